@@ -1,0 +1,177 @@
+"""What the terminal says: one line a step, a progress bar on a tty; train.log keeps all of it.
+
+    with log_to(run_dir, primary=jax.process_index() == 0):
+        announce("mesh", "data=1 fsdp=4 context=2 tensor=1, 8 CPU devices")
+        with Progress(total_steps=200, start_step=0) as progress:
+            progress.step(1, {"loss": 5.5, "grad_norm": 1.2, "tokens_per_second": 1e4, ...})
+            progress.evaluated(1, {"eval_loss": 5.4})
+
+Everything goes through the logger "foldtext". Warnings and errors of any logger, ours or a
+library's, reach the terminal (stderr) and train.log too.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+log = logging.getLogger("foldtext")
+
+# Field of the line, metric it shows, format.
+_STEP_FIELDS = (
+    ("loss", "loss", ".4f"),
+    ("grad_norm", "grad_norm", ".3f"),
+    ("lr", "learning_rate", ".3e"),
+    ("tokens/s", "tokens_per_second", ".0f"),
+    ("step_s", "step_time_seconds", ".3f"),
+    ("data_wait_s", "data_wait_seconds", ".3f"),
+)
+_EVAL_FIELDS = (
+    ("eval_loss", "eval_loss", ".4f"),
+    ("eval_perplexity", "eval_perplexity", ".2f"),
+    ("eval_tokens", "eval_tokens", ".0f"),
+)
+_TO_FILE_ONLY = {"terminal": False}
+
+
+def announce(phase: str, detail: str) -> None:
+    """One line that names the phase which now begins: a hang is located by the last line."""
+    log.info("%s: %s", phase, detail)
+
+
+@contextmanager
+def log_to(run_dir: str | Path, primary: bool = True, process: int = 0) -> Iterator[None]:
+    """Logs to the terminal and to `run_dir`/train.log while the block runs; leaves no handler.
+
+    An exception that leaves the block is written to train.log with its traceback, and raised on.
+    A process that is not the primary one writes no file and says nothing but errors, on stderr.
+    """
+    root, level = logging.getLogger(), log.level
+    handlers: list[logging.Handler] = _primary(Path(run_dir)) if primary else [_other(process)]
+    log.setLevel(logging.INFO)
+    for handler in handlers:
+        root.addHandler(handler)
+    logging.captureWarnings(True)
+    try:
+        yield
+    except Exception:
+        log.exception("the run failed", extra=_TO_FILE_ONLY)
+        raise
+    finally:
+        logging.captureWarnings(False)
+        for handler in handlers:
+            root.removeHandler(handler)
+            handler.close()
+        log.setLevel(level)
+
+
+class Progress:
+    """The lines of a training loop, or its progress bar where stdout is a terminal.
+
+    Lines read `step 12/200 loss=3.2012 grad_norm=0.981 ... eta=0:01:23`; a field whose value is
+    missing is left out. train.log has the lines in both cases.
+    """
+
+    def __init__(self, total_steps: int, start_step: int = 0, primary: bool = True) -> None:
+        self._total = total_steps
+        self._start_step = start_step
+        self._start = time.monotonic()
+        self._bar = _bar() if primary and sys.stdout.isatty() else None
+        self._task = (
+            self._bar.add_task("", total=total_steps, completed=start_step, shown="")
+            if self._bar
+            else None
+        )
+
+    def step(self, step: int, values: Mapping[str, Any]) -> None:
+        """Shows a finished step; `values` as given to MetricsLog.write."""
+        shown = _fields(_STEP_FIELDS, values)
+        line = f"step {step}/{self._total} {shown} eta={self._eta(step)}"
+        log.info(line, extra=_TO_FILE_ONLY if self._bar else None)
+        if self._bar and self._task is not None:
+            brief = _fields(_STEP_FIELDS[:1] + _STEP_FIELDS[3:4], values)
+            self._bar.update(self._task, completed=step, shown=brief)
+
+    def evaluated(self, step: int, values: Mapping[str, Any]) -> None:
+        """Shows an evaluation made after `step`."""
+        log.info("eval %d/%d %s", step, self._total, _fields(_EVAL_FIELDS, values))
+
+    def __enter__(self) -> Progress:
+        if self._bar:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        tb: TracebackType | None,
+    ) -> None:
+        if self._bar:
+            self._bar.stop()
+
+    def _eta(self, step: int) -> str:
+        done = max(step - self._start_step, 1)
+        seconds = int((time.monotonic() - self._start) / done * (self._total - step))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
+
+
+def _fields(fields: tuple[tuple[str, str, str], ...], values: Mapping[str, Any]) -> str:
+    return " ".join(
+        f"{name}={float(values[key]):{style}}"
+        for name, key, style in fields
+        if values.get(key) is not None
+    )
+
+
+def _bar() -> Any:
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.progress import Progress as RichProgress
+
+    return RichProgress(
+        TextColumn("step"),
+        MofNCompleteColumn(),
+        BarColumn(),
+        TextColumn("{task.fields[shown]}"),
+        TextColumn("eta"),
+        TimeRemainingColumn(),
+        refresh_per_second=4,
+    )
+
+
+class _Terminal(logging.Handler):
+    """Prints to whatever sys.stdout and sys.stderr are now (the bar and pytest swap them)."""
+
+    def __init__(self, level: int, prefix: str = "") -> None:
+        super().__init__(level)
+        self._prefix = prefix
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not getattr(record, "terminal", True):
+            return
+        warning = record.levelno >= logging.WARNING
+        level = f"{record.levelname.lower()}: " if warning else ""
+        stream = sys.stderr if warning else sys.stdout
+        print(f"{self._prefix}{level}{self.format(record)}", file=stream, flush=True)
+
+
+def _primary(run_dir: Path) -> list[logging.Handler]:
+    run_dir.mkdir(parents=True, exist_ok=True)
+    file = logging.FileHandler(run_dir / "train.log", encoding="utf-8")
+    file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    return [file, _Terminal(logging.INFO)]
+
+
+def _other(process: int) -> logging.Handler:
+    return _Terminal(logging.ERROR, prefix=f"[process {process}] ")
