@@ -1,0 +1,139 @@
+"""Rows of seq_len tokens cut from documents, with targets, weights, positions and segments."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from data.documents import Documents, read_with_eos
+from data.packing import plan_packing
+
+Batch = dict[str, np.ndarray]
+"""tokens, targets, positions, segment_ids int32 and weights float32, [T] a row or [B, T]."""
+
+
+class Rows(Protocol):
+    """Every row of a split, at any place."""
+
+    num_rows: int
+    num_tokens: int
+    """Tokens that stand in the rows as inputs, EOS included, padding not."""
+    num_slots: int
+    """Slots of all rows: num_rows * seq_len."""
+
+    def row(self, index: int) -> Batch:
+        """One row: arrays of shape [T], the targets shifted already."""
+        ...
+
+    def padding_row(self) -> Batch:
+        """A row of weight 0 that fills up a batch."""
+        ...
+
+
+def empty_row(seq_len: int) -> Batch:
+    """All padding: segment 0, weight 0, token 0."""
+    row = {name: np.zeros(seq_len, np.int32) for name in ("tokens", "targets", "positions")}
+    row["segment_ids"] = np.zeros(seq_len, np.int32)
+    row["weights"] = np.zeros(seq_len, np.float32)
+    return row
+
+
+class PackedRows:
+    """Documents packed into rows; each piece of a document is a segment that stands alone.
+
+    A document is its tokens and one EOS. One longer than a row is cut into pieces, each with its
+    own segment and positions from 0; the last token of a piece still has the first token of the
+    next as its target, so every token but the first of a document is scored exactly once. The
+    input EOS has no target: its weight is 0. Documents [1 2 3] [4 5 6], EOS 9, seq_len 10:
+
+        tokens       1 2 3 9 4 5 6 9 0 0
+        targets      2 3 9 0 5 6 9 0 0 0
+        weights      1 1 1 0 1 1 1 0 0 0
+        positions    0 1 2 3 0 1 2 3 0 0
+        segment_ids  1 1 1 1 2 2 2 2 0 0
+    """
+
+    def __init__(self, documents: Documents, eos_id: int, seq_len: int) -> None:
+        self._documents = documents
+        self._eos_id = eos_id
+        self._seq_len = seq_len
+        self._plan = plan_packing(documents.lengths + 1, seq_len)
+        self.num_rows = self._plan.num_rows
+        self.num_tokens = int(self._plan.sizes.sum())
+        self.num_slots = self.num_rows * seq_len
+
+    def row(self, index: int) -> Batch:
+        plan = self._plan
+        row = empty_row(self._seq_len)
+        at = 0
+        first, last = plan.first_piece[index : index + 2].tolist()
+        for segment, piece in enumerate(range(first, last), start=1):
+            start, size = int(plan.starts[piece]), int(plan.sizes[piece])
+            run = read_with_eos(
+                self._documents, self._eos_id, int(plan.documents[piece]), start, start + size + 1
+            )
+            _write_run(row, at, run, size)
+            row["positions"][at : at + size] = np.arange(size)
+            row["segment_ids"][at : at + size] = segment
+            at += size
+        return row
+
+    def padding_row(self) -> Batch:
+        return empty_row(self._seq_len)
+
+
+class JoinedRows:
+    """Documents joined, an EOS after each, and cut into rows of seq_len tokens.
+
+    One segment, positions 0..T-1 whatever documents are in the row. The target of a row's last
+    token is the first token of the next row, so every token but the very first is scored once.
+    The last row ends with padding of segment 0. Documents [1 2 3] [4 5 6], EOS 9, seq_len 5:
+
+        tokens   1 2 3 9 4 | 5 6 0 0 0
+        targets  2 3 9 4 5 | 6 9 0 0 0
+    """
+
+    def __init__(self, documents: Documents, eos_id: int, seq_len: int) -> None:
+        self._documents = documents
+        self._eos_id = eos_id
+        self._seq_len = seq_len
+        self._stops = np.cumsum(documents.lengths + 1)
+        # The last token of all, an EOS, is a target only.
+        self.num_tokens = max(int(self._stops[-1]) - 1, 0) if len(self._stops) else 0
+        self.num_rows = -(-self.num_tokens // seq_len)
+        self.num_slots = self.num_rows * seq_len
+
+    def row(self, index: int) -> Batch:
+        row = self.padding_row()
+        start = index * self._seq_len
+        run = self._read(start, start + self._seq_len + 1)
+        size = min(self._seq_len, len(run) - 1)
+        _write_run(row, 0, run, size)
+        row["segment_ids"][:size] = 1
+        return row
+
+    def padding_row(self) -> Batch:
+        return empty_row(self._seq_len) | {"positions": np.arange(self._seq_len, dtype=np.int32)}
+
+    def _read(self, start: int, stop: int) -> np.ndarray:
+        """Tokens start..stop-1 of the joined documents, cut at the end of the last."""
+        parts = []
+        document = int(np.searchsorted(self._stops, start, side="right"))
+        while start < stop and document < len(self._stops):
+            document_stop = int(self._stops[document])
+            first = document_stop - int(self._documents.lengths[document]) - 1
+            end = min(stop, document_stop)
+            parts.append(
+                read_with_eos(self._documents, self._eos_id, document, start - first, end - first)
+            )
+            start, document = end, document + 1
+        return np.concatenate(parts)
+
+
+def _write_run(row: Batch, at: int, run: np.ndarray, size: int) -> None:
+    """Writes `size` inputs and their targets; `run` has one token more, or ends with an EOS."""
+    scored = min(size, len(run) - 1)
+    row["tokens"][at : at + size] = run[:size]
+    row["targets"][at : at + scored] = run[1 : scored + 1]
+    row["weights"][at : at + scored] = 1.0
