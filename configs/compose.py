@@ -1,0 +1,103 @@
+"""From overrides to a plain tree of values: Hydra composes the YAML groups."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from configs.errors import RefusedError
+
+HOME = Path(__file__).resolve().parent
+
+
+def compose(
+    overrides: Sequence[str], config_dir: str | os.PathLike[str] | None, config_name: str
+) -> dict[str, Any]:
+    """Composes overrides that Hydra reads and returns the resolved values as a nested dict.
+
+    A value that cannot be resolved is a RefusedError in the tree. Raises RefusedError where Hydra
+    cannot compose at all.
+    """
+    import hydra
+    from hydra.errors import HydraException
+
+    main, *others = search_path(config_dir)
+    if config_dir is not None and not (Path(main) / f"{config_name}.yaml").is_file():
+        main, others = str(HOME), [main]
+    if others:
+        paths = ",".join(f"'file://{path}'" for path in others)
+        overrides = [*overrides, f"hydra.searchpath=[{paths}]"]
+    try:
+        with hydra.initialize_config_dir(main, version_base="1.3"):
+            composed = hydra.compose(config_name, list(overrides))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise RefusedError(readable(error)) from error
+    return _resolved(composed)
+
+
+def search_path(config_dir: str | os.PathLike[str] | None) -> list[str]:
+    """The folders with YAML groups, first come first searched."""
+    own = [] if config_dir is None else [str(Path(config_dir).expanduser().resolve())]
+    return [*own, str(HOME)]
+
+
+def groups(config_dir: str | os.PathLike[str] | None) -> dict[str, list[str]]:
+    """Every config group with its options: `mesh` -> [auto, long_context, ...]."""
+    found: dict[str, set[str]] = {}
+    for folder in map(Path, search_path(config_dir)):
+        for file in folder.glob("*/**/*.yaml"):
+            group, *option = file.relative_to(folder).with_suffix("").parts
+            found.setdefault(group, set()).add("/".join(option))
+    return {group: sorted(options) for group, options in sorted(found.items())}
+
+
+def readable(error: BaseException) -> str:
+    """What Hydra or OmegaConf has to say, on one line, with a hint where quoting is the matter."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    text = "; ".join(line for line in lines if line and not set(line) <= set("^~ "))
+    text = re.sub(r"; (full_key|object_type|reference_type)[:=].*", "", text)
+    text = text.removesuffix("; See https://hydra.cc/docs/1.2/advanced/override_grammar/basic")
+    if "mismatched input" in text or "no viable alternative" in text or "token recog" in text:
+        text += "; put a value with = , ( ) { } or quotes in quotes twice: 'key=\"value\"'"
+    return text
+
+
+def _resolved(node: DictConfig) -> dict[str, Any]:
+    """The values with interpolations filled in, key by key, so that one failure hides no other."""
+    tree: dict[str, Any] = {}
+    for key in node:
+        name = str(key)
+        try:
+            value = node[key]
+            plain = isinstance(value, DictConfig)
+            tree[name] = (
+                _resolved(value)
+                if plain
+                else OmegaConf.to_object(value)
+                if OmegaConf.is_config(value)
+                else value
+            )
+        except OmegaConfBaseException as error:
+            tree[name] = RefusedError(readable(error))
+    return tree
+
+
+def _rest(*others: Any) -> int:
+    """-1 (what is left), or 1 when another axis is to take what is left."""
+    return 1 if any(str(other).strip() == "-1" for other in others) else -1
+
+
+def _warmup(total_steps: Any, steps: Any) -> int:
+    """A tenth of the schedule, 20 steps at most. Values that are no numbers are refused later."""
+    total = steps if total_steps is None else total_steps
+    return max(0, min(20, total // 10)) if isinstance(total, int) else 0
+
+
+OmegaConf.register_new_resolver("foldtext.rest", _rest, replace=True)
+OmegaConf.register_new_resolver("foldtext.warmup", _warmup, replace=True)
