@@ -38,6 +38,18 @@ class DataStats:
     first_invalid: str | None
     """File and byte offset of the first of them."""
 
+    def summary(self) -> str:
+        """One line for the log."""
+        text = (
+            f"{self.documents:,} documents, {self.tokens:,} tokens in {self.rows:,} rows "
+            f"({self.padding_fraction:.1%} padding)"
+        )
+        if self.empty_documents:
+            text += f"; {self.empty_documents:,} empty documents left out"
+        if self.invalid_bytes:
+            text += f"; {self.invalid_bytes:,} bytes are not UTF-8, the first: {self.first_invalid}"
+        return text
+
 
 class Dataset:
     """Batches of one split, by number; a batch depends on the config and its number only.
@@ -67,9 +79,7 @@ class Dataset:
     @property
     def num_batches(self) -> int | None:
         """How many batches there are; None where the data repeats for ever."""
-        if self._epochs is None and self.num_rows:
-            return None
-        return (self._epochs or 1) * self._batches_per_epoch
+        return None if self._epochs is None else self._epochs * self._batches_per_epoch
 
     @property
     def _batches_per_epoch(self) -> int:
@@ -78,7 +88,7 @@ class Dataset:
     def epoch(self, step: int) -> float:
         """How many passes over the data `step` batches are; 0.0 before the first."""
         if self._epochs is None:
-            return step * self.batch_size / max(self.num_rows, 1)
+            return step * self.batch_size / self.num_rows
         return step / max(self._batches_per_epoch, 1)
 
     def batch(self, step: int, rows: slice | Sequence[int] | np.ndarray | None = None) -> Batch:
@@ -97,7 +107,12 @@ class Dataset:
         slots = np.arange(self.batch_size)
         chosen = slots if rows is None else slots[rows]
         made = [self._row(step, int(slot)) for slot in chosen]
-        return {name: np.stack([row[name] for row in made]) for name in made[0]}
+        # Without any row asked for, the arrays are [0, T].
+        columns = self._rows.padding_row()
+        return {
+            name: np.array([row[name] for row in made], column.dtype).reshape(-1, self.seq_len)
+            for name, column in columns.items()
+        }
 
     def _row(self, step: int, slot: int) -> Batch:
         if self._epochs is None:

@@ -44,7 +44,7 @@ class FileDocuments:
         self.totals = _totals(relative_paths, scans)
         if not kept:
             raise DataError(
-                f"0 tokens in {printable(root)}: of {len(scans)} file(s), all are empty or white space"
+                f"0 tokens: every file is empty or white space ({len(scans)} in {printable(root)})"
             )
 
     def read(self, document: int, start: int, stop: int) -> np.ndarray:
@@ -67,7 +67,7 @@ class FileDocuments:
     def digest(self) -> str:
         parts = zip(self._names, self.lengths.tolist(), self._checksums, strict=True)
         text = "".join(f"{name}\0{length}\0{checksum}\n" for name, length, checksum in parts)
-        return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+        return hashlib.blake2b(os.fsencode(text), digest_size=8).hexdigest()
 
 
 def _totals(relative_paths: Sequence[str], scans: Sequence[FileScan]) -> ScanTotals:
@@ -97,7 +97,7 @@ def _walk(
     folder = root / prefix
     try:
         identity = folder.stat()
-        entries = sorted(folder.iterdir())
+        entries = sorted(folder.iterdir(), key=os.fsencode)
     except OSError as error:
         raise unreadable(folder, error) from error
     if (identity.st_dev, identity.st_ino) in visited:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,9 +42,10 @@ def plan_packing(lengths: np.ndarray, seq_len: int) -> PackingPlan:
     left_over = lengths % seq_len
     rows = _best_fit(left_over, seq_len)
     packed = np.array([document for row in rows for document in row], np.int64)
-    row_sizes = [1] * len(whole_documents) + [len(row) for row in rows]
+    row_sizes = np.array([len(row) for row in rows], np.int64)
+    row_stops = np.concatenate([np.ones(len(whole_documents), np.int64), row_sizes]).cumsum()
     return PackingPlan(
-        first_piece=np.concatenate([[0], np.cumsum(row_sizes)]).astype(np.int64),
+        first_piece=np.concatenate([[0], row_stops]),
         documents=np.concatenate([whole_documents, packed]),
         starts=np.concatenate([place, whole_counts[packed]]) * seq_len,
         sizes=np.concatenate([np.full(len(whole_documents), seq_len), left_over[packed]]),
@@ -53,8 +55,8 @@ def plan_packing(lengths: np.ndarray, seq_len: int) -> PackingPlan:
 def _best_fit(sizes: np.ndarray, capacity: int) -> list[list[int]]:
     """Packs items into bins; items of size 0 are left out. Ties go to the earlier item and bin."""
     bins: list[list[int]] = []
-    by_room: dict[int, list[int]] = {}
-    rooms: list[int] = []  # sorted: the distinct rooms that some open bin has
+    by_room: dict[int, deque[int]] = {}  # bins with that room, the earliest first
+    rooms: list[int] = []  # the keys of by_room, sorted
     for item in np.argsort(-sizes, kind="stable").tolist():
         size = int(sizes[item])
         if size == 0:
@@ -65,13 +67,13 @@ def _best_fit(sizes: np.ndarray, capacity: int) -> list[list[int]]:
             bins.append([])
         else:
             room = rooms[at]
-            number = by_room[room].pop(0)
+            number = by_room[room].popleft()
             if not by_room[room]:
                 del by_room[room], rooms[at]
         bins[number].append(item)
         if room > size:
             if room - size not in by_room:
-                by_room[room - size] = []
+                by_room[room - size] = deque()
                 insort(rooms, room - size)
             by_room[room - size].append(number)
     return bins

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +60,11 @@ def unreadable(path: Path, error: OSError | ValueError) -> DataError:
 
 
 def printable(path: Path | str) -> str:
-    """A file name that any terminal and log takes; bytes that are not UTF-8 become escapes."""
-    return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
+    """A file name as text, the same in every locale; bytes that are not UTF-8 become escapes."""
+    try:
+        return os.fsencode(path).decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:  # a name that this locale cannot write at all
+        return str(path).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 class _Utf8Check:
