@@ -16,22 +16,24 @@ goes on; a checkpoint of another model is refused leaf by leaf.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import numpy as np
 
+from training.leaves import describe, differences
+
 log = logging.getLogger("foldtext")
 
-_STATE, _RECORD = "state", "metadata"
+T = TypeVar("T")
+
 _STEP = re.compile(r"0|[1-9][0-9]*")
-_SHOWN_DIFFERENCES = 10
 
 
 class CheckpointError(ValueError):
@@ -58,7 +60,7 @@ class Checkpoints:
         self._keep = keep
         self._saver: Any = None
         self._last: int | None = None  # the newest step known to be saved or being saved
-        self._damaged: list[int] = []
+        self._skipped: dict[int, str] = {}  # damaged ones, and what is wrong with them
 
     def steps(self) -> list[int]:
         """The saved steps, in numeric order, readable or not."""
@@ -71,19 +73,18 @@ class Checkpoints:
         """Starts to save `state` (a tree of jax.Array) and `metadata` (JSON) as step `step`.
 
         Returns when the state has been copied to the host, so that its buffers may be donated;
-        waits for the save before, and raises what went wrong there. Older checkpoints are deleted
-        when this one is complete. Returns False, and does nothing, if `step` is already saved.
+        waits for the save before, and raises RuntimeError if that one failed. Older checkpoints
+        are deleted when this one is complete. Returns False, and does nothing, if `step` is
+        already saved; raises CheckpointError if steps after it are.
         """
         if step == self._last:
             return False
-        import orbax.checkpoint as ocp
+        from training.checkpoint_files import save_args
 
         record = {"step": step, "metadata": dict(metadata), "leaves": describe(state)}
-        items = ocp.args.Composite(
-            **{_STATE: ocp.args.StandardSave(state), _RECORD: ocp.args.JsonSave(record)}
-        )
-        with _saving(f"checkpoint {step}"):
-            self._open_saver(step).save(step, args=items, force=True)
+        self._open_saver(step)
+        with _saving(step):
+            self._saver.save(step, args=save_args(state, record), force=True)
         self._last = step
         return True
 
@@ -99,36 +100,39 @@ class Checkpoints:
         checkpoint differs in a leaf's path, shape or dtype, or if there are checkpoints and none
         is readable. Skipped ones are logged with the reason.
         """
-        skipped: dict[int, str] = {}
+        self._skipped = {}
         for step in reversed(self.steps()):
-            record = self._record(step, skipped)
+            record = self._read(step, _record_of_sound_files)
             if record is None:
                 continue
             self._refuse_differences(step, record["leaves"], describe(abstract_state), partial)
-            state = self._state(step, abstract_state, partial, skipped)
+            state = self._read(step, lambda path: _owned_state(path, abstract_state, partial))
             if state is not None:
-                self._last, self._damaged = step, list(skipped)
+                self._last = step
                 return Restored(step, state, record["metadata"])
-        if skipped:
+        if self._skipped:
+            reasons = "; ".join(f"{step}: {reason}" for step, reason in self._skipped.items())
             raise CheckpointError(
-                f"none of the checkpoints in {self.directory} is readable ("
-                + "; ".join(f"{step}: {reason}" for step, reason in skipped.items())
-                + "); repair or remove them, or take another run.dir"
+                f"none of the checkpoints in {self.directory} is readable ({reasons}); "
+                "repair or remove them, or take another run.dir"
             )
         return None
 
     def peek(self) -> tuple[int, dict[str, Any]] | None:
         """Step and metadata of the newest checkpoint with readable metadata; reads no arrays."""
+        from training.checkpoint_files import read_record
+
         for step in reversed(self.steps()):
-            record = self._record(step, {})
-            if record is not None:
-                return step, record["metadata"]
+            try:
+                return step, read_record(self.directory / str(step))["metadata"]
+            except (OSError, ValueError):
+                continue
         return None
 
     def wait(self) -> None:
-        """Returns when the last save is complete; raises if it failed."""
+        """Returns when the last save is complete; raises RuntimeError if it failed."""
         if self._saver is not None:
-            with _saving(f"checkpoint {self._last}"):
+            with _saving(self._last):
                 self._saver.wait_until_finished()
 
     def close(self) -> None:
@@ -151,133 +155,71 @@ class Checkpoints:
     ) -> None:
         self.close()
 
-    def _record(self, step: int, skipped: dict[int, str]) -> dict[str, Any] | None:
-        path = self.directory / str(step) / _RECORD / "metadata"
+    def _read(self, step: int, reader: Callable[[Path], T]) -> T | None:
+        """What `reader` makes of the step's directory; None, on every process, if one failed."""
+        result, reason = None, "another process could not read it"
         try:
-            record = json.loads(path.read_bytes())
-            if not {"metadata", "leaves"} <= record.keys():
-                raise ValueError(f"{path} is not FoldText's")
-        except (OSError, ValueError, AttributeError) as error:
-            self._skip(step, error, skipped)
-            return None
-        return record
-
-    def _state(self, step: int, abstract: Any, partial: bool, skipped: dict[int, str]) -> Any:
-        import orbax.checkpoint as ocp
-
-        # The reader of the tree itself: CheckpointManager.restore would have processes that can
-        # read their shards wait at a barrier for one that cannot.
-        reader = ocp.PyTreeCheckpointHandler()
-        args = ocp.args.PyTreeRestore(
-            abstract,
-            restore_args=ocp.checkpoint_utils.construct_restore_args(abstract),
-            partial_restore=partial,
-        )
-        state, error = None, None
-        try:
-            state = jax.tree.map(
-                _own, reader.restore(self.directory / str(step) / _STATE, args=args)
-            )
-        except Exception as caught:
-            error = caught
-        finally:
-            reader.close()
-        if not _all_processes(error is None):
-            self._skip(step, error or "another process could not read it", skipped)
-            return None
-        return state
-
-    def _skip(self, step: int, reason: object, skipped: dict[int, str]) -> None:
-        lines = str(reason).splitlines() or [repr(reason)]
-        skipped[step] = f"{type(reason).__name__}: {lines[0][:300]}"
-        log.warning("checkpoint %d in %s is skipped: %s", step, self.directory, skipped[step])
+            result = reader(self.directory / str(step))
+        except Exception as error:  # whatever a damaged file makes its reader raise
+            first_line = (str(error).splitlines() or [""])[0]
+            reason = f"{type(error).__name__}: {first_line[:300]}"
+        if _all_processes(result is not None):
+            return result
+        self._skipped[step] = reason
+        log.warning("checkpoint %d in %s is skipped: %s", step, self.directory, reason)
+        return None
 
     def _refuse_differences(
         self, step: int, saved: dict[str, str], wanted: dict[str, str], partial: bool
     ) -> None:
-        found = differences(saved, wanted, partial)
-        if not found:
-            return
-        shown = found[:_SHOWN_DIFFERENCES]
-        if len(found) > len(shown):
-            shown.append(f"and {len(found) - len(shown)} more")
-        raise CheckpointError(
-            f"checkpoint {step} in {self.directory} is of another model or optimizer:\n  "
-            + "\n  ".join(shown)
-            + "\ntake the configuration it was saved with, or another run.dir"
-        )
-
-    def _open_saver(self, step: int) -> Any:
-        if self._saver is None:
-            import orbax.checkpoint as ocp
-
-            if jax.process_index() == 0:
-                self._move_damaged_aside()
-            later = [n for n in self.steps() if n >= step and n not in self._damaged]
-            if later:
-                raise CheckpointError(
-                    f"{self.directory} has checkpoints {later} already, so step {step} is not "
-                    "saved there; resume from them or take another run.dir"
-                )
-            self._saver = ocp.CheckpointManager(
-                self.directory,
-                options=ocp.CheckpointManagerOptions(
-                    preservation_policy=ocp.checkpoint_managers.LatestN(self._keep),
-                    cleanup_tmp_directories=True,
-                ),
+        lines = differences(saved, wanted, partial)
+        if lines:
+            raise CheckpointError(
+                f"checkpoint {step} in {self.directory} is of another model or optimizer:\n  "
+                + "\n  ".join(lines)
+                + "\ntake the configuration it was saved with, or another run.dir"
             )
-        return self._saver
+
+    def _open_saver(self, step: int) -> None:
+        if self._saver is not None:
+            return
+        later = [saved for saved in self.steps() if saved >= step and saved not in self._skipped]
+        if later:
+            raise CheckpointError(
+                f"{self.directory} has checkpoints {later} already, so step {step} is not saved "
+                "there; resume from them or take another run.dir"
+            )
+        if jax.process_index() == 0:
+            self._move_damaged_aside()
+        _all_processes(True)  # nobody looks at the directory before that is done
+        from training.checkpoint_files import open_saver
+
+        with _saving(step):
+            self._saver = open_saver(self.directory, self._keep)
 
     def _move_damaged_aside(self) -> None:
-        for step in self._damaged:
-            aside = self.directory / f"{step}.damaged"
-            count = 1
-            while aside.exists():
-                count += 1
-                aside = self.directory / f"{step}.damaged-{count}"
+        for step in self._skipped:
+            names = (
+                f"{step}.damaged{suffix}" for suffix in ("", *(f"-{n}" for n in range(2, 999)))
+            )
+            aside = next(path for name in names if not (path := self.directory / name).exists())
             (self.directory / str(step)).rename(aside)
             log.warning("damaged checkpoint %d is now %s; remove it when you like", step, aside)
 
 
-def describe(state: Any) -> dict[str, str]:
-    """Path, dtype and shape of every leaf: {"parameters/embed": "float32[256,64]"}."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-    return {
-        jax.tree_util.keystr(path, simple=True, separator="/"): (
-            f"{np.dtype(leaf.dtype).name}[{','.join(map(str, leaf.shape))}]"
-        )
-        for path, leaf in leaves
-    }
+def _record_of_sound_files(step_directory: Path) -> dict[str, Any]:
+    from training.checkpoint_files import STATE, check_list, read_record
+
+    record = read_record(step_directory)
+    if jax.process_index() == 0:
+        check_list(step_directory / STATE)
+    return record
 
 
-def differences(saved: dict[str, str], wanted: dict[str, str], partial: bool) -> list[str]:
-    """A line for each leaf whose path, dtype or shape differs; `partial`: `saved` may have more."""
-    paths = wanted if partial else {**saved, **wanted}
-    absent = "absent"
-    return [
-        f"{path}: saved {saved.get(path, absent)}, now {wanted.get(path, absent)}"
-        for path in paths
-        if saved.get(path) != wanted.get(path)
-    ]
+def _owned_state(step_directory: Path, abstract_state: Any, partial: bool) -> Any:
+    from training.checkpoint_files import read_state
 
-
-class _saving:  # noqa: N801 (reads as a verb: with _saving("checkpoint 3"))
-    """Turns whatever a save raises into one error that names the checkpoint."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
-        if isinstance(error, Exception) and not isinstance(error, CheckpointError):
-            raise RuntimeError(f"{self._what} was not saved: {error}") from error
+    return jax.tree.map(_own, read_state(step_directory, abstract_state, partial))
 
 
 def _own(array: jax.Array) -> jax.Array:
@@ -286,14 +228,24 @@ def _own(array: jax.Array) -> jax.Array:
     On CPUs a restored array may be a view of host memory that is not JAX's, which a train step
     cannot reuse for its output although it is donated.
     """
-    if all(device.platform == "cpu" for device in array.devices()):
+    if jax.default_backend() == "cpu":
         return jax.device_put(array, array.sharding, may_alias=False)
     return array
 
 
 def _all_processes(ok: bool) -> bool:
+    """True if `ok` is on every process; all of them wait for each other here."""
     if jax.process_count() == 1:
         return ok
     from jax.experimental import multihost_utils
 
     return bool(np.all(multihost_utils.process_allgather(np.array(ok))))
+
+
+@contextmanager
+def _saving(step: int | None) -> Iterator[None]:
+    """Turns whatever a save raises into one kind of error that names the step."""
+    try:
+        yield
+    except Exception as error:
+        raise RuntimeError(f"checkpoint {step} was not saved: {error}") from error
