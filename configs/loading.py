@@ -14,6 +14,7 @@ from configs.convert import from_tree
 from configs.errors import ConfigError, RefusedError
 from configs.overrides import prepare, to_hydra
 from configs.schema import Config
+from configs.validate import validate
 
 _PATHS = ("run.dir", "data.path", "compile_cache")
 
@@ -36,7 +37,7 @@ def load(
         raise ConfigError([*problems, str(refused)]) from None
     _place(tree)
     config, wrong = from_tree(tree)
-    problems += wrong.values()
+    problems += [*wrong.values(), *validate(config, wrong)]
     if problems:
         raise ConfigError(problems)
     return config

@@ -1,0 +1,101 @@
+"""Rules on what is laid out over the mesh: sequences, rows, heads and widths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from configs.fields import read
+from configs.mesh_axes import FILL
+from configs.rule import AXES, Sizes, divisors, multiples, rule, trains
+from configs.schema import Config
+
+
+@rule(*(f"mesh.{axis}" for axis in AXES))
+def _one_open_axis(config: Config, _: Sizes) -> Iterator[str]:
+    open_axes = [axis for axis in AXES if read(config, f"mesh.{axis}") == FILL]
+    if len(open_axes) > 1:
+        named = " and ".join(f"mesh.{axis}=-1" for axis in open_axes)
+        yield f"{named}: one axis at most can take what is left; give the others a size"
+
+
+@rule("mode", "data.seq_len", "mesh.context", "context_parallel.layout")
+def _sequence_over_context(config: Config, sizes: Sizes) -> Iterator[str]:
+    cp, layout, seq_len = sizes["context"], config.context_parallel.layout, config.data.seq_len
+    if cp is None or cp == 1 or config.mode == "generate":
+        return
+    chunks = 2 * cp if layout == "zigzag" else cp
+    if seq_len % chunks:
+        equation = f"2 * {cp} = {chunks}" if layout == "zigzag" else str(chunks)
+        yield (
+            f"data.seq_len={seq_len}: with mesh.context={cp} and the {layout} layout it must be a "
+            f"multiple of {equation}; {multiples(seq_len, chunks)} would fit"
+        )
+
+
+@rule("mode", "data.batch", "train.grad_accum", "mesh.data", "mesh.fsdp")
+def _batch_over_rows(config: Config, sizes: Sizes) -> Iterator[str]:
+    batch, accum = config.data.batch, config.train.grad_accum if trains(config) else 1
+    if config.mode == "generate":
+        return
+    if batch % accum:
+        yield (
+            f"data.batch={batch} is not a multiple of train.grad_accum={accum}; "
+            f"data.batch={multiples(batch, accum)} would fit, or train.grad_accum={divisors(batch)}"
+        )
+        return
+    data, fsdp = sizes["data"], sizes["fsdp"]
+    if data is None or fsdp is None or (batch // accum) % (data * fsdp) == 0:
+        return
+    rows = f"data.batch={batch}"
+    if accum > 1:
+        rows += f" / train.grad_accum={accum} = {batch // accum} rows in a microbatch"
+    yield (
+        f"{rows}: must be a multiple of mesh.data({data}) * mesh.fsdp({fsdp}) = {data * fsdp}; "
+        f"data.batch={multiples(batch, data * fsdp * accum)} would fit"
+    )
+
+
+@rule("model.num_heads", "model.num_kv_heads", "model.mlp_dim", "mesh.tensor")
+def _widths_over_tensor(config: Config, sizes: Sizes) -> Iterator[str]:
+    tensor = sizes["tensor"]
+    for key in ("model.num_heads", "model.num_kv_heads", "model.mlp_dim"):
+        value = read(config, key)
+        if tensor is not None and value % tensor:
+            common = math.gcd(
+                config.model.num_heads, config.model.num_kv_heads, config.model.mlp_dim
+            )
+            yield (
+                f"{key}={value} is not a multiple of mesh.tensor={tensor}; "
+                f"mesh.tensor={divisors(common)} would fit"
+            )
+
+
+@rule(
+    "context_parallel.strategy",
+    "model.num_heads",
+    "model.num_kv_heads",
+    "mesh.context",
+    "mesh.tensor",
+)
+def _heads_over_context(config: Config, sizes: Sizes) -> Iterator[str]:
+    cp, tensor = sizes["context"], sizes["tensor"]
+    heads, kv_heads = config.model.num_heads, config.model.num_kv_heads
+    if config.context_parallel.strategy != "ulysses" or cp is None or cp == 1 or tensor is None:
+        return
+    if heads % tensor or kv_heads % tensor or heads % kv_heads:
+        return  # another rule speaks
+    local, local_kv = heads // tensor, kv_heads // tensor
+    fits = [d for d in range(1, local + 1) if _ulysses_fits(local, local_kv, d)]
+    if cp not in fits:
+        yield (
+            f"mesh.context={cp} with context_parallel.strategy=ulysses: each rank takes a share of "
+            f"the heads, so {cp} must divide model.num_heads({heads}) / mesh.tensor({tensor}) = "
+            f"{local}, and divide model.num_kv_heads({kv_heads}) / mesh.tensor({tensor}) = "
+            f"{local_kv} or be a multiple of it; mesh.context={', '.join(map(str, fits))} would "
+            "fit, or another strategy"
+        )
+
+
+def _ulysses_fits(heads: int, kv_heads: int, cp: int) -> bool:
+    return heads % cp == 0 and (kv_heads % cp == 0 or cp % kv_heads == 0)

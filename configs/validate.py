@@ -1,0 +1,72 @@
+"""All rules on a typed config, every problem at once. No JAX: the device count is a number here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Set
+from dataclasses import replace
+
+from configs import mesh_rules, run_rules  # noqa: F401  (they add their rules)
+from configs.errors import ConfigError
+from configs.fields import read
+from configs.mesh_axes import FILL, resolve_axes
+from configs.ranges import range_problems
+from configs.rule import AXES, RULES, Sizes
+from configs.schema import Config
+
+
+def validate(config: Config, wrong: Collection[str] = ()) -> list[str]:
+    """Every problem that needs no devices; with mesh.simulate the device count is known.
+
+    `wrong` are keys that were refused already: rules that read them are not asked.
+    """
+    problems = {key: text for key, text in range_problems(config) if key not in wrong}
+    bad = {*wrong, *problems}
+    return [*problems.values(), *_rule_problems(config, bad)]
+
+
+def validate_mesh(config: Config, num_devices: int) -> list[str]:
+    """The problems of a config that is in range otherwise, on this many devices."""
+    sizes, problem = _sizes(config, num_devices)
+    if problem:
+        return [problem]
+    return [text for rule in RULES for text in rule.check(config, sizes)]
+
+
+def resolve(config: Config, num_devices: int) -> Config:
+    """Returns the config with the -1 axis filled in.
+
+    Raises ConfigError when the mesh does not fit the devices, or the rest does not fit the mesh.
+    """
+    problems = validate_mesh(config, num_devices)
+    if problems:
+        raise ConfigError(problems)
+    sizes = resolve_axes(axis_sizes(config), num_devices)
+    return replace(config, mesh=replace(config.mesh, **sizes))
+
+
+def axis_sizes(config: Config) -> dict[str, int]:
+    """The configured size of every mesh axis; one may be -1."""
+    return {axis: read(config, f"mesh.{axis}") for axis in AXES}
+
+
+def _rule_problems(config: Config, bad: Set[str]) -> list[str]:
+    num_devices = None if "mesh.simulate" in bad else config.mesh.simulate or None
+    mesh_is_bad = any(f"mesh.{axis}" in bad for axis in AXES)
+    sizes, problem = _sizes(config, None if mesh_is_bad else num_devices)
+    return [problem] * bool(problem) + [
+        text for rule in RULES if bad.isdisjoint(rule.keys) for text in rule.check(config, sizes)
+    ]
+
+
+def _sizes(config: Config, num_devices: int | None) -> tuple[Sizes, str]:
+    """The axis sizes, None where unknown, and what is wrong with them on these devices."""
+    configured = axis_sizes(config)
+    known: Sizes = {axis: None if size == FILL else size for axis, size in configured.items()}
+    if num_devices is None or list(configured.values()).count(FILL) > 1:
+        return known, ""
+    try:
+        return resolve_axes(configured, num_devices), ""
+    except ValueError as error:
+        asked = [f"mesh.{axis}={size}" for axis, size in configured.items() if size != 1]
+        asked += [f"mesh.simulate={num_devices}"] if config.mesh.simulate else []
+        return known, f"{' '.join(asked)}: {error}"
