@@ -18,6 +18,8 @@ from data.split import split_documents
 from data.tokenizer import Tokenizer
 
 Split = Literal["train", "eval"]
+RowChoice = slice | Sequence[int] | np.ndarray | None
+"""Some rows of a global batch, by their numbers in it; None is all of them."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Dataset:
             return step * self.batch_size / self.num_rows
         return step / max(self._batches_per_epoch, 1)
 
-    def batch(self, step: int, rows: slice | Sequence[int] | np.ndarray | None = None) -> Batch:
+    def batch(self, step: int, rows: RowChoice = None) -> Batch:
         """Makes batch `step` (0 is the first), or some of its rows only.
 
         Args:

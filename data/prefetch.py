@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, overload
 
-import numpy as np
-
-from data.dataset import Dataset
+from data.dataset import Dataset, RowChoice
 from data.rows import Batch
 
 T = TypeVar("T")
@@ -56,17 +54,29 @@ class BatchIterator(Generic[T]):
         self.close()
 
 
-def _unchanged(batch: Batch) -> Any:
-    return batch
+@overload
+def batches(
+    dataset: Dataset, start_step: int = 0, prefetch: int = 2, *, rows: RowChoice = None
+) -> BatchIterator[Batch]: ...
+
+
+@overload
+def batches(
+    dataset: Dataset,
+    start_step: int,
+    prefetch: int,
+    transform: Callable[[Batch], T],
+    rows: RowChoice = None,
+) -> BatchIterator[T]: ...
 
 
 def batches(
     dataset: Dataset,
     start_step: int = 0,
     prefetch: int = 2,
-    transform: Callable[[Batch], T] = _unchanged,
-    rows: slice | Sequence[int] | np.ndarray | None = None,
-) -> BatchIterator[T]:
+    transform: Callable[[Batch], Any] = lambda batch: batch,
+    rows: RowChoice = None,
+) -> BatchIterator[Any]:
     """Iterates over the batches of a data set from `start_step` on, without reading those before.
 
     Args:
