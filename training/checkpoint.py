@@ -83,7 +83,7 @@ class Checkpoints:
 
         record = {"step": step, "metadata": dict(metadata), "leaves": describe(state)}
         self._open_saver(step)
-        with _saving(step):
+        with self._saving(step):
             self._saver.save(step, args=save_args(state, record), force=True)
         self._last = step
         return True
@@ -132,7 +132,7 @@ class Checkpoints:
     def wait(self) -> None:
         """Returns when the last save is complete; raises RuntimeError if it failed."""
         if self._saver is not None:
-            with _saving(self._last):
+            with self._saving(self._last):
                 self._saver.wait_until_finished()
 
     def close(self) -> None:
@@ -194,8 +194,17 @@ class Checkpoints:
         _all_processes(True)  # nobody looks at the directory before that is done
         from training.checkpoint_files import open_saver
 
-        with _saving(step):
+        with self._saving(step):
             self._saver = open_saver(self.directory, self._keep)
+
+    @contextmanager
+    def _saving(self, step: int | None) -> Iterator[None]:
+        """Turns whatever a save raises into one kind of error that names the step."""
+        try:
+            yield
+        except Exception as error:
+            self._last = None
+            raise RuntimeError(f"checkpoint {step} was not saved: {error}") from error
 
     def _move_damaged_aside(self) -> None:
         for step in self._skipped:
@@ -240,12 +249,3 @@ def _all_processes(ok: bool) -> bool:
     from jax.experimental import multihost_utils
 
     return bool(np.all(multihost_utils.process_allgather(np.array(ok))))
-
-
-@contextmanager
-def _saving(step: int | None) -> Iterator[None]:
-    """Turns whatever a save raises into one kind of error that names the step."""
-    try:
-        yield
-    except Exception as error:
-        raise RuntimeError(f"checkpoint {step} was not saved: {error}") from error
