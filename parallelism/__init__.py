@@ -1,6 +1,27 @@
 """Meshes, sharding rules, parameter initialisation, sequence layouts and attention over them."""
 
+from parallelism.init import InitProgram, init_sharded, plan_init
+from parallelism.initializers import Constant, Normal, TruncatedNormal
 from parallelism.layout import Layout
+from parallelism.mesh import AXES, make_mesh, resolve_axes, simulate_cpu_devices
+from parallelism.params import ParamSpec
 from parallelism.reorder import reorder_sequence
+from parallelism.rules import DEFAULT_RULES, Rules
 
-__all__ = ["Layout", "reorder_sequence"]
+__all__ = [
+    "AXES",
+    "DEFAULT_RULES",
+    "Constant",
+    "InitProgram",
+    "Layout",
+    "Normal",
+    "ParamSpec",
+    "Rules",
+    "TruncatedNormal",
+    "init_sharded",
+    "make_mesh",
+    "plan_init",
+    "reorder_sequence",
+    "resolve_axes",
+    "simulate_cpu_devices",
+]
