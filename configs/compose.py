@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import yaml
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -28,13 +30,15 @@ def compose(
     from hydra.errors import HydraException
 
     main, *others = search_path(config_dir)
+    if not Path(main).is_dir():
+        raise RefusedError(f"--config-dir: there is no folder {main}")
     if config_dir is not None and not (Path(main) / f"{config_name}.yaml").is_file():
         main, others = str(HOME), [main]
     if others:
         paths = ",".join(f"'file://{path}'" for path in others)
         overrides = [*overrides, f"hydra.searchpath=[{paths}]"]
     try:
-        with hydra.initialize_config_dir(main, version_base="1.3"):
+        with _own_hydra(), hydra.initialize_config_dir(main, version_base="1.3"):
             composed = hydra.compose(config_name, list(overrides))
     except (HydraException, OmegaConfBaseException) as error:
         raise RefusedError(readable(error)) from error
@@ -57,15 +61,51 @@ def groups(config_dir: str | os.PathLike[str] | None) -> dict[str, list[str]]:
     return {group: sorted(options) for group, options in sorted(found.items())}
 
 
+def keys_of_option(group: str, option: str, config_dir: str | os.PathLike[str] | None) -> set[str]:
+    """The keys that a group option sets to values of its own, those of its defaults included."""
+    files = [Path(folder) / group / f"{option}.yaml" for folder in search_path(config_dir)]
+    file = next((file for file in files if file.is_file()), None)
+    if file is None:
+        return set()
+    text = file.read_text(encoding="utf-8")
+    tree = yaml.safe_load(text) or {}
+    keys: set[str] = set()
+    for default in tree.pop("defaults", []):
+        for name, chosen in default.items() if isinstance(default, dict) else ():
+            keys |= keys_of_option(name.removeprefix("override ").strip("/ "), chosen, config_dir)
+    return keys | set(_own_keys(tree, "" if "@package _global_" in text else f"{group}."))
+
+
+def _own_keys(tree: dict[str, Any], prefix: str) -> Iterator[str]:
+    """Keys with values; an interpolation follows other keys, so that it is not a choice."""
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _own_keys(value, f"{prefix}{name}.")
+        elif not (isinstance(value, str) and "${" in value):
+            yield f"{prefix}{name}"
+
+
 def readable(error: BaseException) -> str:
     """What Hydra or OmegaConf has to say, on one line, with a hint where quoting is the matter."""
     lines = [line.strip() for line in str(error).splitlines()]
     text = "; ".join(line for line in lines if line and not set(line) <= set("^~ "))
-    text = re.sub(r"; (full_key|object_type|reference_type)[:=].*", "", text)
-    text = text.removesuffix("; See https://hydra.cc/docs/1.2/advanced/override_grammar/basic")
-    if "mismatched input" in text or "no viable alternative" in text or "token recog" in text:
+    text = re.sub(r";? (full_key|object_type|reference_type|Config search path)[:=].*", "", text)
+    text, is_syntax, _ = text.partition("; See https://hydra.cc/")
+    if is_syntax:
         text += "; put a value with = , ( ) { } or quotes in quotes twice: 'key=\"value\"'"
     return text
+
+
+@contextmanager
+def _own_hydra() -> Iterator[None]:
+    """Lets a config be composed while Hydra runs a job, which it does not allow by itself."""
+    from hydra.core.global_hydra import GlobalHydra
+
+    outer, GlobalHydra.instance().hydra = GlobalHydra.instance().hydra, None
+    try:
+        yield
+    finally:
+        GlobalHydra.instance().hydra = outer
 
 
 def _resolved(node: DictConfig) -> dict[str, Any]:

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
-from configs.compose import compose, groups
+from configs.compose import compose, groups, keys_of_option
 from configs.convert import from_tree
+from configs.directories import propose_dir
 from configs.errors import ConfigError, RefusedError
-from configs.overrides import prepare, to_hydra
+from configs.overrides import Override, assign, options, prepare, to_hydra, touched
+from configs.resume import has_checkpoints, inherited, resume_problems, saved_values
+from configs.saved import NAME
 from configs.schema import Config
 from configs.validate import validate
 
 _PATHS = ("run.dir", "data.path", "compile_cache")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A config, and how it came about.
+
+    `overrides` make Hydra compose the same config, but for run.dir; `inherited` are those of
+    them that the command did not give, but the run that it points at.
+    """
+
+    config: Config
+    overrides: list[str]
+    inherited: list[str]
+    run_dir_is_given: bool
 
 
 def load(
@@ -27,36 +43,97 @@ def load(
 ) -> Config:
     """Composes, converts and checks a configuration, without JAX and in well under a second.
 
-    `config_dir` is searched before the configs of FoldText, as with Hydra's --config-dir.
-    Paths come back absolute. Raises ConfigError, whose `problems` lists all that is wrong.
+    Keys that are not set come from run.dir/config.yaml, where there is one. `config_dir` is
+    searched before the configs of FoldText, as with Hydra's --config-dir. Paths come back
+    absolute. Raises ConfigError, whose `problems` lists all that is wrong.
     """
-    good, problems = prepare(overrides, groups(config_dir))
+    return load_with_overrides(overrides, config_dir, config_name).config
+
+
+def load_with_overrides(
+    overrides: Sequence[str], config_dir: str | os.PathLike[str] | None, config_name: str
+) -> Loaded:
+    """`load`, for a caller who will have Hydra compose the config once more."""
+    known = groups(config_dir)
+    good, problems = prepare(overrides, known)
+    told = [to_hydra(override) for override in good]
     try:
-        tree = compose([to_hydra(override) for override in good], config_dir, config_name)
+        tree = compose(told, config_dir, config_name)
     except RefusedError as refused:
         raise ConfigError([*problems, str(refused)]) from None
-    _place(tree)
+    _make_absolute(tree)
+    saved, missing = _saved_run(tree)
+    problems += missing
+    run_dir_is_given = get(tree, "run.dir") is not None
+    taken = inherited(str(get(tree, "mode")), saved or {}, _explicit(good, known, config_dir))
+    taken = {key: value for key, value in taken.items() if _put(tree, key, value)}
+    _choose_run_dir(tree)
     config, wrong = from_tree(tree)
     problems += [*wrong.values(), *validate(config, wrong)]
+    if saved and not wrong and has_checkpoints(config.run.dir):
+        problems += resume_problems(saved, config)
     if problems:
         raise ConfigError(problems)
-    return config
+    told = [text for text, override in zip(told, good, strict=True) if override.key != "run.dir"]
+    lent = [assign(key, value) for key, value in taken.items()]
+    return Loaded(config, [*told, *lent], lent, run_dir_is_given)
 
 
-def propose_dir(name: str) -> str:
-    """A directory that no run has: `runs/<name>/2026-01-31_12-00-00-3fa2`. Nothing is made."""
-    return str(Path("runs") / name / f"{datetime.now():%Y-%m-%d_%H-%M-%S}-{token_hex(2)}")
+def get(tree: Any, key: str) -> Any:
+    """The value of a dotted key in a nested mapping, or None."""
+    for part in key.split("."):
+        tree = tree.get(part) if isinstance(tree, dict) else None
+    return tree
 
 
-def _place(tree: dict[str, Any]) -> None:
-    """Fills in a run directory where none is given, and makes paths absolute."""
-    run = tree.get("run")
-    if isinstance(run, dict) and run.get("dir", "") is None and isinstance(run.get("name"), str):
-        run["dir"] = propose_dir(run["name"])
+def _explicit(
+    overrides: Iterable[Override], known: dict[str, list[str]], config_dir: Any
+) -> set[str]:
+    """The keys that the command sets, itself or by choosing an option of a group."""
+    keys: set[str] = set()
+    for override in overrides:
+        if override.group in known:
+            for option in options(override):
+                keys |= keys_of_option(override.group, option, config_dir)
+        else:
+            keys.update(touched(override))
+    return keys
+
+
+def _saved_run(tree: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
+    """The saved values of the run that the command points at, and what is wrong with them."""
+    mode, run_dir = get(tree, "mode"), get(tree, "run.dir")
+    if run_dir is None and mode in ("eval", "generate"):
+        return None, [f"run.dir=null: mode={mode} needs a trained run; run.dir=RUN"]
+    if not isinstance(run_dir, str) or not run_dir or get(tree, "checkpoint.resume") == "never":
+        return None, []
+    try:
+        saved = saved_values(run_dir)
+    except ConfigError as error:
+        return None, error.problems
+    if saved is None and mode in ("eval", "generate"):
+        return None, [f"run.dir={run_dir}: mode={mode} needs a trained run, but no {NAME} is there"]
+    return saved, []
+
+
+def _choose_run_dir(tree: dict[str, Any]) -> None:
+    name = get(tree, "run.name")
+    if isinstance(name, str) and get(tree, "run.dir") is None:
+        _put(tree, "run.dir", propose_dir(name))
+
+
+def _make_absolute(tree: dict[str, Any]) -> None:
     for key in _PATHS:
-        *path, name = key.split(".")
-        section: Any = tree
-        for part in path:
-            section = section.get(part) if isinstance(section, dict) else None
-        if isinstance(section, dict) and isinstance(section.get(name), str) and section[name]:
-            section[name] = str(Path(section[name]).expanduser().absolute())
+        path = get(tree, key)
+        if isinstance(path, str) and path.strip():
+            _put(tree, key, str(Path(path).expanduser().absolute()))
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> bool:
+    """Sets a dotted key; returns whether that is a change."""
+    *path, name = key.split(".")
+    for part in path:
+        tree = tree.setdefault(part, {})
+    changed = name not in tree or tree[name] != value
+    tree[name] = value
+    return changed

@@ -100,6 +100,20 @@ def touched(override: Override) -> list[str]:
     return below(override.group)
 
 
+def is_swept(override: Override) -> bool:
+    """True when an override names several values under --multirun."""
+    value = override.value or ""
+    return len(split_choices(value)) > 1 or _SWEEP.fullmatch(value) is not None
+
+
+def options(override: Override, *, multirun: bool = False) -> list[str]:
+    """The group options that an override names: one, those of a list, or those of a sweep."""
+    value = (override.value or "").strip()
+    chosen = value.removeprefix("[").removesuffix("]")
+    split = multirun or chosen != value
+    return [option.strip("'\"") for option in (split_choices(chosen) if split else [chosen])]
+
+
 def split_choices(value: str) -> list[str]:
     """Splits at the commas that stand outside quotes and brackets: `a,"b,c"` -> a and "b,c"."""
     pieces, depth, inside = [""], 0, ""
@@ -132,17 +146,15 @@ def _check(override: Override, groups: Mapping[str, Sequence[str]], multirun: bo
         raise RefusedError(f"+{key}: the key is there already; write {key}={override.value}")
 
 
-def _check_option(override: Override, options: Sequence[str], multirun: bool) -> None:
+def _check_option(override: Override, known: Sequence[str], multirun: bool) -> None:
     value = override.value
     if value is None or (multirun and _SWEEP.fullmatch(value)) or "${" in value:
         return
-    chosen = value.strip().removeprefix("[").removesuffix("]")
-    for option in split_choices(chosen) if multirun or chosen != value else [chosen]:
-        if option.strip("'\"") not in [*options, "null"]:
-            near = did_you_mean(option, options)
+    for option in options(override, multirun=multirun):
+        if option not in [*known, "null"]:
             raise RefusedError(
                 f"{override.group}={option}: there is no such option; "
-                f"one of {', '.join(options)}{near}"
+                f"one of {', '.join(known)}{did_you_mean(option, known)}"
             )
 
 

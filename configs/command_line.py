@@ -1,0 +1,93 @@
+"""The command line: Hydra's, with every refusal before anything is made on disk.
+
+    train.py:  sys.exit(command_line.main(run))        run(config) -> exit code
+
+Training writes into its run directory, a sweep into runs/sweeps/<unique>/<job>; the other modes
+leave no trace. Exit codes: 0 done, 2 refused, 1 an unexpected error or a sweep with failed jobs,
+else what `run` returns.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from argparse import Namespace
+from collections.abc import Sequence
+
+from configs.compose import groups
+from configs.directories import make_run_dir
+from configs.errors import ConfigError
+from configs.launch import REFUSED, Run, call_hydra, guarded
+from configs.loading import load_with_overrides
+from configs.overrides import prepare, quote, to_hydra
+from configs.sweep import sweep
+
+
+def main(run: Run, arguments: Sequence[str] | None = None) -> int:
+    """Does what the command line asks for; returns the exit code of the process."""
+    from hydra._internal.utils import get_args_parser
+
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    asked = get_args_parser().parse_args(words)
+    flags = _without(words, asked.overrides)
+    try:
+        _refuse_flags(asked)
+        if asked.help or asked.hydra_help or asked.cfg or asked.info:
+            return call_hydra(_nothing, _translated(asked), flags)
+        if asked.shell_completion:
+            return call_hydra(_nothing, asked.overrides, flags)
+        return sweep(run, asked, flags) if asked.multirun else _single(run, asked, flags)
+    except ConfigError as error:
+        print(error.report(), file=sys.stderr)
+        return REFUSED
+
+
+def _single(run: Run, asked: Namespace, flags: Sequence[str]) -> int:
+    given = [re.sub(r"^hydra\.run\.dir=", "run.dir=", word) for word in asked.overrides]
+    loaded = load_with_overrides(given, asked.config_dir, asked.config_name or "config")
+    config = loaded.config
+    if loaded.inherited:
+        print(f"From {config.run.dir}: {' '.join(loaded.inherited)}", flush=True)
+    if config.mode == "train":
+        config = make_run_dir(config, new=not loaded.run_dir_is_given)
+        place = [f"hydra.run.dir={quote(config.run.dir)}"]
+    else:
+        place = ["hydra.run.dir=.", "hydra.output_subdir=null"]
+    codes: list[int] = []
+    left_with = call_hydra(
+        lambda _: codes.append(guarded(run, config)),
+        [*loaded.overrides, *place, "hydra/job_logging=none"],
+        flags,
+    )
+    return codes[0] if codes else left_with
+
+
+def _nothing(_: object) -> None:
+    """The task of flags that only show something."""
+
+
+def _translated(asked: Namespace) -> list[str]:
+    good, problems = prepare(asked.overrides, groups(asked.config_dir))
+    if problems:
+        raise ConfigError(problems)
+    return [to_hydra(override) for override in good]
+
+
+def _refuse_flags(asked: Namespace) -> None:
+    if asked.config_path:
+        raise ConfigError(["--config-path: FoldText's own configs stay; --config-dir adds to them"])
+    if asked.experimental_rerun:
+        raise ConfigError(
+            ["--experimental-rerun: --config-dir RUN/.hydra --config-name config runs RUN again"]
+        )
+
+
+def _without(words: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """The words that are no overrides, in their order."""
+    left, flags = list(overrides), []
+    for word in words:
+        if word in left:
+            left.remove(word)
+        else:
+            flags.append(word)
+    return flags

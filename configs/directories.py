@@ -1,0 +1,57 @@
+"""Directories that belong to one run or one sweep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from secrets import token_hex
+
+from configs.errors import ConfigError
+from configs.schema import Config
+
+RUNS = Path("runs")
+
+
+def propose_dir(*parts: str) -> str:
+    """A directory that nobody has: `/here/runs/<name>/2026-01-31_12-00-00-3fa2`. None is made."""
+    stamp = f"{datetime.now():%Y-%m-%d_%H-%M-%S}-{token_hex(2)}"
+    return str(RUNS.joinpath(*parts, stamp).absolute())
+
+
+def make_run_dir(config: Config, *, new: bool) -> Config:
+    """Makes run.dir and returns the config that names it.
+
+    A `new` one is made by this process alone: when another was faster, the next proposal is
+    taken. Raises ConfigError where no directory can be made.
+    """
+    while True:
+        try:
+            _make(config.run.dir, exist_ok=not new)
+        except FileExistsError:
+            config = replace(config, run=replace(config.run, dir=propose_dir(config.run.name)))
+        except OSError as error:
+            raise ConfigError(
+                [f"run.dir={config.run.dir} cannot be made: {error.strerror}"]
+            ) from None
+        else:
+            return config
+
+
+def make_sweep_dir() -> str:
+    """Makes a directory under runs/sweeps that no other sweep has."""
+    while True:
+        folder = propose_dir("sweeps")
+        try:
+            _make(folder, exist_ok=False)
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError([f"{folder} cannot be made: {error.strerror}"]) from None
+        else:
+            return folder
+
+
+def _make(folder: str, *, exist_ok: bool) -> None:
+    Path(folder).parent.mkdir(parents=True, exist_ok=True)
+    Path(folder).mkdir(exist_ok=exist_ok)
