@@ -16,7 +16,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,7 +37,7 @@ _EVAL_FIELDS = (
     ("eval_perplexity", "eval_perplexity", ".2f"),
     ("eval_tokens", "eval_tokens", ".0f"),
 )
-_TO_FILE_ONLY = {"terminal": False}
+_FILE_ONLY = {"terminal": False}
 
 
 def announce(phase: str, detail: str) -> None:
@@ -46,28 +46,49 @@ def announce(phase: str, detail: str) -> None:
 
 
 @contextmanager
-def log_to(run_dir: str | Path, primary: bool = True, process: int = 0) -> Iterator[None]:
+def log_to(
+    run_dir: str | Path,
+    primary: bool = True,
+    process: int = 0,
+    refusals: tuple[type[Exception], ...] = (),
+) -> Iterator[None]:
     """Logs to the terminal and to `run_dir`/train.log while the block runs; leaves no handler.
 
-    An exception that leaves the block is written to train.log with its traceback, and raised on.
-    A process that is not the primary one writes no file and says nothing but errors, on stderr.
+    An exception that leaves the block is written to train.log, with its traceback unless it is
+    one of `refusals`, and raised on. A process that is not the primary one writes no file and
+    says nothing but errors, on stderr.
     """
-    root, level = logging.getLogger(), log.level
     handlers: list[logging.Handler] = _primary(Path(run_dir)) if primary else [_other(process)]
+    with _handling(handlers):
+        try:
+            yield
+        except refusals as refusal:
+            log.error("refused: %s", refusal, extra=_FILE_ONLY)
+            raise
+        except (Exception, KeyboardInterrupt):
+            log.exception("the run failed", extra=_FILE_ONLY)
+            raise
+
+
+def to_terminal() -> AbstractContextManager[None]:
+    """Logs to the terminal alone while the block runs: for modes that leave no trace on disk."""
+    return _handling([_Terminal(logging.INFO)])
+
+
+@contextmanager
+def _handling(handlers: list[logging.Handler]) -> Iterator[None]:
+    root, level = logging.getLogger(), log.level
     log.setLevel(logging.INFO)
+    logging.captureWarnings(True)
     for handler in handlers:
         root.addHandler(handler)
-    logging.captureWarnings(True)
     try:
         yield
-    except Exception:
-        log.exception("the run failed", extra=_TO_FILE_ONLY)
-        raise
     finally:
-        logging.captureWarnings(False)
         for handler in handlers:
             root.removeHandler(handler)
             handler.close()
+        logging.captureWarnings(False)
         log.setLevel(level)
 
 
@@ -93,7 +114,7 @@ class Progress:
         """Shows a finished step; `values` as given to MetricsLog.write."""
         shown = _fields(_STEP_FIELDS, values)
         line = f"step {step}/{self._total} {shown} eta={self._eta(step)}"
-        log.info(line, extra=_TO_FILE_ONLY if self._bar else None)
+        log.info(line, extra=_FILE_ONLY if self._bar else None)
         if self._bar and self._task is not None:
             brief = _fields(_STEP_FIELDS[:1] + _STEP_FIELDS[3:4], values)
             self._bar.update(self._task, completed=step, shown=brief)
@@ -163,7 +184,8 @@ class _Terminal(logging.Handler):
         warning = record.levelno >= logging.WARNING
         level = f"{record.levelname.lower()}: " if warning else ""
         stream = sys.stderr if warning else sys.stdout
-        print(f"{self._prefix}{level}{self.format(record)}", file=stream, flush=True)
+        # Tracebacks of libraries that log and raise are for train.log alone.
+        print(f"{self._prefix}{level}{record.getMessage()}", file=stream, flush=True)
 
 
 def _primary(run_dir: Path) -> list[logging.Handler]:
