@@ -6,10 +6,11 @@
             ...one step...
             if stop.agreed():                           # the same answer on every process
                 break
-    save; return stop.exit_code                         # 143, 130 or 0
+        save
+    leave(stop.exit_code)                               # 143, 130 or 0
 
 The first signal asks for a stop; a second SIGINT raises KeyboardInterrupt at once. Within work
-that only this process does (the host's part of an evaluation, say) poll `stop.requested`.
+that only this process does poll `stop.requested`. Catch StopRequested last, for `leave`.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import sys
 import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _POLL_SECONDS = 0.1
+_background: list[threading.Thread] = []
 
 
 class StopRequested(SystemExit):
@@ -144,12 +146,20 @@ def in_background(work: Callable[[], T]) -> concurrent.futures.Future[T]:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=run, name="background", daemon=True).start()
+    thread = threading.Thread(target=run, name="background", daemon=True)
+    _background.append(thread)
+    thread.start()
     return future
 
 
-def leave(exit_code: int) -> None:
-    """Ends the process at once, logs and streams flushed, whatever other threads still compile."""
+def leave(exit_code: int) -> NoReturn:
+    """Ends the process with `exit_code`; call it last, outside every `with` block.
+
+    If background work still runs, the process ends without Python's own ending, in which a thread
+    inside XLA aborts the process (exit code 134); logs and streams are flushed.
+    """
+    if not any(thread.is_alive() for thread in _background):
+        sys.exit(exit_code)
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()

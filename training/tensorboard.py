@@ -2,8 +2,7 @@
 
 The records are tensorboardX's; the file is our own. tensorboardX's writer buffers ten events or
 two minutes of them and loses those when the process is killed. Here each event goes to the
-operating system in one write as soon as the thread gets to it, so a SIGKILL loses at most the
-point that was being handed over.
+operating system in one write before the next one is taken over, so a SIGKILL loses at most one.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ class EventFile:
 
     `first_step` is the first step that this process writes. TensorBoard hides what an earlier
     process wrote in the same directory at that step or later, so that a resumed run shows each
-    step once. Writing costs the caller a queue entry; nothing that goes wrong in the thread
-    (a full disk, say) reaches the caller, it is logged once.
+    step once. What goes wrong in the thread (a full disk, say) does not reach the caller; it is
+    logged once.
     """
 
     def __init__(self, directory: Path, first_step: int) -> None:
@@ -88,6 +87,7 @@ class EventFile:
 
     def _put(self, event: Event) -> None:
         event.wall_time = time.time()
+        self._queue.join()  # the one before; long written unless steps take microseconds
         self._queue.put(event)
 
     def _drain(self) -> None:
