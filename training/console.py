@@ -81,6 +81,7 @@ def _handling(handlers: list[logging.Handler]) -> Iterator[None]:
     log.setLevel(logging.INFO)
     logging.captureWarnings(True)
     for handler in handlers:
+        handler.addFilter(_ours_or_warning)
         root.addHandler(handler)
     try:
         yield
@@ -90,6 +91,11 @@ def _handling(handlers: list[logging.Handler]) -> Iterator[None]:
             handler.close()
         logging.captureWarnings(False)
         log.setLevel(level)
+
+
+def _ours_or_warning(record: logging.LogRecord) -> bool:
+    """Libraries say nothing below a warning, whatever level others gave the root logger."""
+    return record.name == log.name or record.levelno >= logging.WARNING
 
 
 class Progress:
