@@ -1,23 +1,30 @@
 """Meshes, sharding rules, parameter initialisation, sequence layouts and attention over them."""
 
+from parallelism.attention import AttentionMask, AttentionSetup, attended_pairs, attention, balance
 from parallelism.init import InitProgram, init_sharded, plan_init
 from parallelism.initializers import Constant, Normal, TruncatedNormal
 from parallelism.layout import Layout
 from parallelism.mesh import AXES, make_mesh, resolve_axes, simulate_cpu_devices
-from parallelism.params import ParamSpec
+from parallelism.params import Initializer, ParamSpec
 from parallelism.reorder import reorder_sequence
 from parallelism.rules import DEFAULT_RULES, Rules
 
 __all__ = [
     "AXES",
     "DEFAULT_RULES",
+    "AttentionMask",
+    "AttentionSetup",
     "Constant",
     "InitProgram",
+    "Initializer",
     "Layout",
     "Normal",
     "ParamSpec",
     "Rules",
     "TruncatedNormal",
+    "attended_pairs",
+    "attention",
+    "balance",
     "init_sharded",
     "make_mesh",
     "plan_init",

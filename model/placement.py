@@ -1,0 +1,73 @@
+"""Where a model's arrays live: the one object through which layers meet the mesh."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+
+from parallelism import DEFAULT_RULES, AttentionSetup, Layout, Rules
+
+# Weights are gathered over these logical axes just before they are used; tensor axes stay split.
+_GATHERED = frozenset({"embed"})
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Mesh, sharding rules and attention set-up of a model; the default is one device.
+
+    `batch_axes_used=False` leaves activations to the compiler, for batches that are smaller
+    than the mesh (generation).
+    """
+
+    attention: AttentionSetup = field(
+        default_factory=lambda: AttentionSetup(mesh=None, layout=Layout("contiguous", 1))
+    )
+    rules: Rules = DEFAULT_RULES
+    constrain_activations: bool = True
+
+    def activation(self, x: jax.Array, *axes: str | None) -> jax.Array:
+        """Constrains an activation to the mesh axes of its logical axes."""
+        mesh = self.attention.mesh
+        if mesh is None or not self.constrain_activations:
+            return x
+        return jax.lax.with_sharding_constraint(x, self.rules.sharding(mesh, axes, x.shape))
+
+    def weight(self, x: jax.Array, axes: tuple[str | None, ...], dtype: jnp.dtype) -> jax.Array:
+        """Casts a weight to the compute dtype and gathers its fsdp and context shards.
+
+        The gradient is constrained to the shards it is stored in, so that its sum over
+        devices may be a reduce-scatter.
+        """
+        mesh = self.attention.mesh
+        x = x.astype(dtype)
+        if mesh is None:
+            return x
+        stored = self.rules.sharding(mesh, axes, x.shape)
+        gathered_axes = tuple(None if axis in _GATHERED else axis for axis in axes)
+        gathered = self.rules.sharding(mesh, gathered_axes, x.shape)
+        return x if stored == gathered else _gather(x, stored, gathered)
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
+def _gather(x: jax.Array, stored: NamedSharding, gathered: NamedSharding) -> jax.Array:
+    return jax.lax.with_sharding_constraint(x, gathered)
+
+
+def _gather_forward(
+    x: jax.Array, stored: NamedSharding, gathered: NamedSharding
+) -> tuple[jax.Array, None]:
+    return _gather(x, stored, gathered), None
+
+
+def _gather_backward(
+    stored: NamedSharding, gathered: NamedSharding, _: None, grad: jax.Array
+) -> tuple[jax.Array]:
+    return (jax.lax.with_sharding_constraint(grad, stored),)
+
+
+_gather.defvjp(_gather_forward, _gather_backward)
+

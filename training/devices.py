@@ -1,0 +1,48 @@
+"""Starting JAX: processes, real or simulated devices, and the compile cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import jax
+
+from configs import Config
+from parallelism import simulate_cpu_devices
+
+# Set by the launchers that jax.distributed knows; a run with none of them is one process.
+_LAUNCHERS = ("JAX_COORDINATOR_ADDRESS", "SLURM_STEP_NODELIST", "OMPI_MCA_orte_hnp_uri")
+
+
+def start_devices(config: Config) -> list[jax.Device]:
+    """Joins the other processes, if any, and returns all devices that the run may use."""
+    if config.mesh.simulate:
+        simulate_cpu_devices(config.mesh.simulate)
+    if config.compile_cache:
+        _share_compiled_programs(Path(config.compile_cache))
+    _join_processes()
+    return jax.devices()
+
+
+def _join_processes() -> None:
+    if jax.distributed.is_initialized() or not any(name in os.environ for name in _LAUNCHERS):
+        return
+    explicit = "JAX_COORDINATOR_ADDRESS" in os.environ and "JAX_NUM_PROCESSES" in os.environ
+    if explicit:
+        jax.distributed.initialize(
+            num_processes=int(os.environ["JAX_NUM_PROCESSES"]),
+            process_id=int(os.environ["JAX_PROCESS_ID"]),
+        )
+    elif _num_slurm_tasks() > 1 or "OMPI_MCA_orte_hnp_uri" in os.environ:
+        jax.distributed.initialize()
+
+
+def _num_slurm_tasks() -> int:
+    return int(os.environ.get("SLURM_NTASKS", "1"))
+
+
+def _share_compiled_programs(directory: Path) -> None:
+    """Keeps compiled programs for the next run; a directory that cannot be used is no error."""
+    jax.config.update("jax_compilation_cache_dir", str(directory))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_raise_persistent_cache_errors", False)

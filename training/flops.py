@@ -1,0 +1,56 @@
+"""Floating-point operations of a step, counted from the model's shapes, and device peaks."""
+
+# B rows, T tokens a row, L layers, N query heads, H head width
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+
+from configs.schema import ModelConfig
+from parallelism import ParamSpec
+
+# Dense bfloat16 peaks in TFLOP/s a device, as their makers publish them.
+_PEAK_TFLOPS = {
+    "TPU v4": 275.0,
+    "TPU v5 lite": 197.0,
+    "TPU v5e": 197.0,
+    "TPU v5": 459.0,
+    "TPU v5p": 459.0,
+    "TPU v6 lite": 918.0,
+    "TPU v6e": 918.0,
+    "NVIDIA A100": 312.0,
+    "NVIDIA H100": 989.0,
+    "NVIDIA H200": 989.0,
+    "NVIDIA B200": 2250.0,
+}
+
+
+def matmul_parameters(specs: Any, model: ModelConfig) -> int:
+    """Parameters that multiply every token: all but vectors, and a table that is only looked up."""
+    leaves = jax.tree.leaves(specs)
+    sizes = sum(math.prod(leaf.shape) for leaf in leaves if _is_matrix(leaf))
+    return sizes - (0 if model.tie_embeddings else model.vocab_size * model.embed_dim)
+
+
+def step_flops(specs: Any, model: ModelConfig, rows: int, seq_len: int, causal: bool = True) -> int:
+    """Forward and backward of one optimizer step: 6 a parameter and token, 12 N H a pair and layer.
+
+    `causal` counts the T (T+1) / 2 pairs that attend; otherwise the full square. What remat
+    computes again is not counted (model FLOPs, as in the PaLM paper's MFU).
+    """
+    pairs = seq_len * (seq_len + 1) // 2 if causal else seq_len * seq_len
+    attention = 12 * model.num_layers * model.num_heads * model.head_dim * pairs
+    return rows * (6 * matmul_parameters(specs, model) * seq_len + attention)
+
+
+def peak_flops(device_kind: str) -> float | None:
+    """Dense bfloat16 FLOP/s of one device, or None where it is not known."""
+    matches = [name for name in _PEAK_TFLOPS if device_kind.startswith(name)]
+    return _PEAK_TFLOPS[max(matches, key=len)] * 1e12 if matches else None
+
+
+def _is_matrix(spec: ParamSpec) -> bool:
+    return len(spec.draw_shape) > 1

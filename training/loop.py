@@ -1,0 +1,174 @@
+"""The training loop: step, log, evaluate, checkpoint, stop cleanly."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from data import Dataset
+from training.checkpoint import Checkpoints
+from training.compile import Compiled, compile_eval_step
+from training.console import Progress, announce
+from training.evaluate import evaluate
+from training.feed import Feed
+from training.metrics import MetricsLog
+from training.optimizer import hyperparameters
+from training.phases import Phases
+from training.rates import Rates
+from training.schedule import learning_rate
+from training.setup import Setup
+from training.signals import StopRequested, StopSignal, in_background
+from training.start import Progressed
+
+
+class NotFiniteError(ArithmeticError):
+    """The loss or its gradient stopped being a number; parameters are those from before."""
+
+
+@dataclass
+class TrainLoop:
+    """Drives the compiled step until the last one, a signal or a number that is not finite.
+
+    A step's metrics are read after the next step was dispatched, so that devices never wait for
+    the host; before a checkpoint, an evaluation or the end they are read at once. A step whose
+    loss or gradient is not finite changes no parameter (the step sees to that) and ends the run.
+    """
+
+    setup: Setup
+    step: Compiled
+    feed: Feed
+    batches: Iterator[dict[str, jax.Array]]
+    train_data: Dataset
+    eval_data: Dataset
+    checkpoints: Checkpoints
+    metrics: MetricsLog
+    console: Progress
+    stop: StopSignal
+    rates: Rates
+    clock: Phases = field(default_factory=Phases)
+    eval_step: Compiled | None = None
+    _unread: tuple[int, float, dict[str, Any]] | None = None
+    _last_end: float = 0.0
+
+    def run(self, at: Progressed, last_step: int) -> Progressed:
+        """Trains from `at` to `last_step` or a signal; saves the last state either way."""
+        self._last_end = time.perf_counter()
+        while at.step < last_step and not self.stop.agreed():
+            self._dispatch(at)
+            if self._pauses(at.step, last_step):
+                self._read_metrics(at)
+                self._pause(at, last_step)
+        self._read_metrics(at)
+        self._save(at)
+        return at
+
+    def _dispatch(self, at: Progressed) -> None:
+        with self.clock.phase("data_wait"):
+            batch = next(self.batches)
+        number = at.step + 1
+        rate = self._learning_rate(number)
+        numbers = hyperparameters(self.setup.config.optimizer, rate)
+        state, metrics = self.step.call(at.state, batch, numbers)
+        self._read_metrics(at)
+        self._unread = (number, rate, {**metrics, "data_wait": self.clock.take()["data_wait"]})
+        at.state, at.step = state, number
+
+    def _learning_rate(self, step: int) -> float:
+        config = self.setup.config
+        return learning_rate(step, config.optimizer.lr, config.schedule, config.train.steps)
+
+    def _read_metrics(self, at: Progressed) -> None:
+        """Waits for the last dispatched step and logs it; raises NotFiniteError if it is not."""
+        if self._unread is None:
+            return
+        number, rate, metrics = self._unread
+        self._unread = None
+        values = jax.device_get(metrics)
+        now = time.perf_counter()
+        seconds, self._last_end = now - self._last_end, now
+        at.tokens += int(values["weight"])
+        train = self.setup.config.train
+        if number % train.log_every == 0 or number in (1, train.steps) or not values["finite"]:
+            self._log(number, self._values(values, rate, seconds, at.tokens))
+        if not values["finite"] or not math.isfinite(values["param_norm"]):
+            raise NotFiniteError(_not_finite(number, values))
+
+    def _values(
+        self, values: dict[str, Any], rate: float, seconds: float, tokens: int
+    ) -> dict[str, Any]:
+        return {
+            "loss": float(values["loss"]),
+            "grad_norm": float(values["grad_norm"]),
+            "param_norm": float(values["param_norm"]),
+            "learning_rate": rate,
+            "tokens": tokens,
+            "step_time_seconds": seconds,
+            "data_wait_seconds": values["data_wait"],
+            **self.rates.values(float(values["weight"]), seconds),
+        }
+
+    def _log(self, number: int, values: dict[str, Any]) -> None:
+        self.metrics.write(number, values)
+        self.console.step(number, values)
+
+    def _pauses(self, step: int, last_step: int) -> bool:
+        every = (self.setup.config.train.eval_every, self.setup.config.checkpoint.every)
+        return step == last_step or any(n and step % n == 0 for n in every)
+
+    def _pause(self, at: Progressed, last_step: int) -> None:
+        """Saves first, then evaluates: what an evaluation might lose is saved."""
+        config = self.setup.config
+        if at.step % config.checkpoint.every == 0 or at.step == last_step:
+            self._save(at)
+        every = config.train.eval_every
+        if at.step == last_step or (every and at.step % every == 0):
+            self._evaluate(at)
+        self._last_end = time.perf_counter()
+
+    def _save(self, at: Progressed) -> None:
+        if at.step == 0:
+            return
+        with self.clock.phase("checkpoint"):
+            metadata = {"tokens": at.tokens, "data": self.train_data.fingerprint}
+            saved = self.checkpoints.save(at.step, at.state, metadata)
+        seconds = self.clock.take()["checkpoint"]
+        if saved:
+            self.metrics.write(at.step, {"checkpoint_seconds": seconds})
+
+    def _evaluate(self, at: Progressed) -> None:
+        if not self.eval_data.num_batches:
+            return
+        if self.eval_step is None:
+            self.eval_step = self._compile_eval()
+            if self.eval_step is None:
+                return
+        values = evaluate(
+            self.eval_step, at.state.parameters, self.eval_data, self.feed, self.stop
+        )
+        if values:
+            self.metrics.write(at.step, values)
+            self.console.evaluated(at.step, values)
+
+    def _compile_eval(self) -> Compiled | None:
+        future = in_background(lambda: compile_eval_step(self.setup, self.feed))
+        try:
+            compiled = self.stop.wait(future)
+        except StopRequested:  # the loop sees the signal as well, and the state is saved
+            return None
+        announce("compile", f"eval step in {compiled.seconds:.1f} s")
+        self.metrics.once({"perf/compile_seconds/eval_step": compiled.seconds})
+        return compiled
+
+
+def _not_finite(step: int, values: dict[str, Any]) -> str:
+    return (
+        f"step {step}: loss={float(values['loss'])}, grad_norm={float(values['grad_norm'])}, "
+        f"param_norm={float(values['param_norm'])} is not finite; the update was not applied and "
+        "no checkpoint was written. A lower optimizer.lr, a smaller optimizer.clip_norm or a look "
+        "at this step's data may help; the run resumes from its last checkpoint"
+    )

@@ -1,0 +1,123 @@
+"""What `mode=` chooses between, and what every mode shares: devices, log, exit code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from configs import Config, ConfigError
+from configs.validate import resolve
+from data import DataError, open_data
+from parallelism import make_mesh
+from training.checkpoint import CheckpointError, Checkpoints
+from training.compile import compile_eval_step
+from training.console import announce, log, log_to, to_terminal
+from training.devices import start_devices
+from training.evaluate import evaluate
+from training.feed import Feed
+from training.generate import generate
+from training.loop import NotFiniteError
+from training.plan import axis_sizes, fallback_lines, print_plan
+from training.setup import Setup, declare_run
+from training.signals import StopSignal
+from training.start import restore
+from training.train import train
+
+REFUSED, FAILED = 2, 1
+_REFUSALS = (ConfigError, DataError, CheckpointError)
+
+
+def run(config: Config) -> int:
+    """Does what config.mode says; returns the process's exit code.
+
+    0 done, 1 failed, 2 an input was refused, 143 or 130 stopped by SIGTERM or SIGINT with the
+    state saved. Unexpected errors are logged with their traceback and raised.
+    """
+    if config.mode == "plan":
+        print_plan(config)
+        return 0
+    with StopSignal() as stop:
+        devices = start_devices(config)
+        stop.install()  # jax.distributed took SIGTERM for itself
+        with _log(config):
+            try:
+                setup = _declare(config, devices)
+                return _MODES[config.mode](setup, Path(config.run.dir), stop)
+            except _REFUSALS as error:
+                log.error("%s", error)
+                return REFUSED
+            except NotFiniteError as error:
+                log.error("%s", error)
+                return FAILED
+
+
+def _declare(config: Config, devices: list[jax.Device]) -> Setup:
+    config = resolve(config, len(devices))
+    mesh = make_mesh(axis_sizes(config), devices)
+    sizes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
+    announce("mesh", f"{sizes}: {len(devices)} {devices[0].device_kind} devices")
+    setup = declare_run(config, mesh)
+    for line in fallback_lines(setup):
+        announce("mesh", line)
+    return setup
+
+
+def _log(config: Config) -> AbstractContextManager[None]:
+    if config.mode == "train":
+        process = jax.process_index()
+        return log_to(config.run.dir, process == 0, process)
+    return to_terminal()
+
+
+def _saved_parameters(setup: Setup, run_dir: Path) -> tuple[int, Any]:
+    """Step and parameters of the newest readable checkpoint."""
+    with Checkpoints(run_dir / "checkpoints") as checkpoints:
+        restored, _ = restore(
+            {"parameters": setup.abstract_state().parameters}, checkpoints, partial=True
+        )
+    if restored is None:
+        raise CheckpointError(f"{run_dir} holds no checkpoint yet; train it first")
+    return restored.step, restored.state["parameters"]
+
+
+def _evaluate(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
+    dataset = open_data(setup.config.data, "eval", setup.config.model.vocab_size)
+    step, parameters = _saved_parameters(setup, run_dir)
+    feed = Feed(setup.mesh, setup.rules, setup.layout)
+    values = evaluate(compile_eval_step(setup, feed), parameters, dataset, feed, stop)
+    if stop.requested:
+        return stop.exit_code
+    if values is None:
+        raise DataError("the eval split is empty; data.eval_fraction=0.02 would hold some out")
+    loss, tokens = values["eval_loss"], values["eval_tokens"]
+    perplexity = math.exp(min(loss, 700.0))
+    announce("eval", f"step={step} eval_loss={loss!r} {perplexity=:.4f} eval_tokens={tokens:.0f}")
+    return 0
+
+
+def _generate(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
+    options, config = setup.config.generate, setup.config
+    tokenizer = open_data(config.data, "train", config.model.vocab_size).tokenizer
+    prompt = tokenizer.encode(options.prompt)
+    if not prompt:
+        raise ConfigError(["generate.prompt is empty; give it at least one token to continue"])
+    _, parameters = _saved_parameters(setup, run_dir)
+    tokens = []
+    for token in generate(setup.model, parameters, prompt, options, tokenizer):
+        tokens.append(token)
+        if stop.requested:
+            break
+    print(options.prompt + tokenizer.decode(tokens))
+    return stop.exit_code
+
+
+_MODES: dict[str, Callable[[Setup, Path, StopSignal], int]] = {
+    "train": train,
+    "eval": _evaluate,
+    "generate": _generate,
+}

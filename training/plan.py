@@ -1,0 +1,152 @@
+"""mode=plan: what a config means, worked out without any device."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, PartitionSpec
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from configs.schema import Config
+from configs.validate import resolve
+from parallelism import AXES, AttentionMask, ParamSpec, Rules, attended_pairs, balance
+from training.flops import step_flops
+from training.setup import Setup, declare_run
+
+
+_MIN_WIDTH = 140  # tables are not cut off where output is piped
+
+
+def print_plan(config: Config) -> None:
+    """Prints mesh, parameters, bytes per device, FLOPs and the context ranks' balance.
+
+    Starts no JAX backend. An axis of -1 counts mesh.simulate devices, or one.
+    """
+    config = _without_devices(config)
+    sizes = axis_sizes(config)
+    mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
+    setup = declare_run(config, mesh)
+    console = Console()
+    console.width = max(console.width, _MIN_WIDTH)
+    console.print(f"model {config.model.name} on {mesh.size} devices: {_sizes(sizes)}")
+    console.print(_parameter_table(setup))
+    console.print(_memory_table(setup))
+    console.print(_work_table(setup))
+    for line in fallback_lines(setup):
+        console.print(line)
+
+
+def axis_sizes(config: Config) -> dict[str, int]:
+    """The mesh's axis sizes, in the order of the mesh."""
+    return {axis: getattr(config.mesh, axis) for axis in AXES}
+
+
+def fallback_lines(setup: Setup) -> Iterator[str]:
+    """One line for every parameter that its rule cannot shard over all of its mesh axes."""
+    for path, spec in _by_path(setup.specs.parameters):
+        for fallback in setup.rules.fallbacks(spec.axes, spec.shape, setup.mesh):
+            yield f"{path}: {fallback}, replicated over the rest"
+
+
+def device_bytes(specs: Any, rules: Rules, mesh: Any) -> int:
+    """Bytes per device of a tree of ParamSpec under the rules."""
+    return sum(_device_bytes(spec, rules, mesh) for spec in jax.tree.leaves(specs))
+
+
+def num_parameters(specs: Any) -> int:
+    """Numbers in a tree of ParamSpec."""
+    return sum(math.prod(spec.shape) for spec in jax.tree.leaves(specs))
+
+
+def _without_devices(config: Config) -> Config:
+    fixed = math.prod(size for size in axis_sizes(config).values() if size > 0)
+    return resolve(config, config.mesh.simulate or fixed)
+
+
+def _device_bytes(spec: ParamSpec, rules: Rules, mesh: Any) -> int:
+    ways = _ways(rules.spec(spec.axes, spec.shape, mesh), mesh)
+    return math.prod(spec.shape) * spec.dtype.itemsize // ways
+
+
+def _ways(partition: PartitionSpec, mesh: Any) -> int:
+    names = [name for part in partition if part for name in _names(part)]
+    return math.prod(mesh.shape[name] for name in names)
+
+
+def _names(part: str | tuple[str, ...]) -> tuple[str, ...]:
+    return (part,) if isinstance(part, str) else part
+
+
+def _parameter_table(setup: Setup) -> Table:
+    table = Table(title="Parameters", box=box.SIMPLE)
+    table.add_column("parameter", no_wrap=True)
+    table.add_column("shape", no_wrap=True)
+    table.add_column("logical axes")
+    table.add_column("sharded")
+    table.add_column("bytes per device", justify="right")
+    for path, spec in _by_path(setup.specs.parameters):
+        table.add_row(
+            path,
+            " x ".join(map(str, spec.shape)),
+            " ".join(str(axis or "-") for axis in spec.axes),
+            _sharded(setup, spec) or "replicated",
+            f"{_device_bytes(spec, setup.rules, setup.mesh):,}",
+        )
+    return table
+
+
+def _sharded(setup: Setup, spec: ParamSpec) -> str:
+    """The dimensions that are split, as `embed over fsdp*context`; axes of size 1 split nothing."""
+    partition = setup.rules.spec(spec.axes, spec.shape, setup.mesh)
+    parts = []
+    for axis, part in zip(spec.axes, partition, strict=True):
+        names = [name for name in _names(part or ()) if setup.mesh.shape[name] > 1]
+        if names:
+            parts.append(f"{axis} over {'*'.join(names)}")
+    return ", ".join(parts)
+
+
+def _memory_table(setup: Setup) -> Table:
+    table = Table("per device", title="Memory, without activations", box=box.SIMPLE)
+    table.add_column("bytes", justify="right")
+    table.add_column("GiB", justify="right")
+    parameters = device_bytes(setup.specs.parameters, setup.rules, setup.mesh)
+    optimizer = device_bytes(setup.specs.optimizer, setup.rules, setup.mesh)
+    rows = {"parameters": parameters, "optimizer": optimizer, "gradients": parameters}
+    for name, size in {**rows, "sum": sum(rows.values())}.items():
+        table.add_row(name, f"{size:,}", f"{size / 2**30:.2f}")
+    return table
+
+
+def _work_table(setup: Setup) -> Table:
+    config, specs = setup.config, setup.specs.parameters
+    flops = step_flops(specs, config.model, config.data.batch, config.data.seq_len)
+    pairs = attended_pairs(setup.layout, config.data.seq_len, AttentionMask())
+    table = Table("work", "value", title="Work", box=box.SIMPLE)
+    table.add_row("parameters", f"{num_parameters(specs):,}")
+    table.add_row("tokens a step", f"{config.data.batch * config.data.seq_len:,}")
+    table.add_row("model FLOPs a step (causal)", f"{flops:.4g}")
+    table.add_row("model FLOPs a step and device", f"{flops / setup.mesh.size:.4g}")
+    table.add_row("attended pairs per context rank", _ranks(pairs.tolist()))
+    table.add_row("balance, max over mean", f"{balance(pairs):.4f}")
+    return table
+
+
+def _ranks(pairs: list[int]) -> str:
+    if len(set(pairs)) == 1:
+        return f"{pairs[0]:,} on each of {len(pairs)}"
+    return " ".join(f"{count:,}" for count in pairs)
+
+
+def _by_path(specs: Any) -> Iterator[tuple[str, ParamSpec]]:
+    for path, spec in jax.tree_util.tree_leaves_with_path(specs):
+        yield "/".join(str(part.key) for part in path), spec
+
+
+def _sizes(sizes: dict[str, int]) -> str:
+    return " ".join(f"{axis}={size}" for axis, size in sizes.items())

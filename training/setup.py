@@ -1,0 +1,64 @@
+"""From a config to everything that is known before any array exists."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.sharding import Mesh
+
+from configs.schema import Config
+from model import Placement, Transformer, build_model, parameter_roles, parameter_specs
+from parallelism import DEFAULT_RULES, AttentionSetup, Layout, Rules
+from training.optimizer import Rule, hyperparameters, update_rule
+from training.state import TrainState, train_state_specs
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A run's declarations: the mesh, the model, its update rule and the specs of its state."""
+
+    config: Config
+    mesh: Mesh
+    rules: Rules
+    model: Transformer
+    rule: Rule
+    specs: TrainState
+
+    @property
+    def layout(self) -> Layout:
+        """The order in which rows are dealt out over the context axis."""
+        return self.model.placement.attention.layout
+
+    def abstract_state(self) -> TrainState:
+        """Shape, dtype and sharding of every array of the train state."""
+        return jax.tree.map(self._abstract, self.specs)
+
+    def _abstract(self, spec: Any) -> jax.ShapeDtypeStruct:
+        sharding = self.rules.sharding(self.mesh, spec.axes, spec.shape)
+        return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
+
+
+def declare_run(config: Config, mesh: Mesh, rules: Rules = DEFAULT_RULES) -> Setup:
+    """Declares model, optimizer and state of a config whose mesh sizes are resolved."""
+    platform = mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else "tpu"
+    model = build_model(config.model, _placement(config, mesh, rules), platform)
+    specs = parameter_specs(model)
+    rule = update_rule(config.optimizer, specs, parameter_roles(model))
+    numbers = hyperparameters(config.optimizer, config.optimizer.lr)
+    state = train_state_specs(specs, rule(numbers))
+    return Setup(config, mesh, rules, model, rule, state)
+
+
+def _placement(config: Config, mesh: Mesh, rules: Rules) -> Placement:
+    return Placement(
+        attention=AttentionSetup(
+            mesh=mesh if mesh.size > 1 else None,
+            layout=Layout(config.context_parallel.layout, config.mesh.context),
+            strategy=config.context_parallel.strategy,
+            kernel=config.attention.kernel,
+            block_size=config.attention.block_size,
+        ),
+        rules=rules,
+    )

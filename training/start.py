@@ -1,0 +1,151 @@
+"""Before the first step: data opened, step compiled, state made or restored, side by side."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from configs import Config
+from data import Dataset, fingerprint_changes, open_splits
+from parallelism import plan_init
+from training.checkpoint import CheckpointError, Checkpoints, Restored
+from training.compile import Compiled, compile_train_step
+from training.console import announce
+from training.feed import Feed
+from training.plan import num_parameters
+from training.setup import Setup
+from training.signals import StopSignal, in_background
+from training.state import TrainState
+
+
+@dataclass
+class Progressed:
+    """How far a run is: its state, finished steps and scored tokens. What a checkpoint holds."""
+
+    state: TrainState
+    step: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What the loop needs and what it took: `seconds` has metric names."""
+
+    start: Progressed
+    step: Compiled
+    train_data: Dataset
+    eval_data: Dataset
+    seconds: dict[str, float]
+
+
+def make_ready(setup: Setup, feed: Feed, checkpoints: Checkpoints, stop: StopSignal) -> Ready:
+    """Opens the data, compiles the step and makes the state, each in a thread of its own.
+
+    Raises DataError or CheckpointError for what is refused, StopRequested if a signal comes.
+    """
+    config = setup.config
+    check_resume(config, checkpoints)
+    data = in_background(lambda: open_splits(config.data, config.model.vocab_size))
+    state = in_background(lambda: _make_state(setup, checkpoints))
+    step = in_background(lambda: compile_train_step(setup, feed))
+    train_data, eval_data = stop.wait(data)
+    announce("data", _describe(train_data))
+    start, seconds, saved_data = stop.wait(state)
+    _refuse_other_data(saved_data, train_data)
+    compiled = stop.wait(step)
+    announce("compile", f"train step in {compiled.seconds:.1f} s")
+    seconds["perf/compile_seconds/train_step"] = compiled.seconds
+    return Ready(start, compiled, train_data, eval_data, seconds)
+
+
+def check_resume(config: Config, checkpoints: Checkpoints) -> None:
+    """Refuses to start anew over saved checkpoints, or to resume without any."""
+    steps, resume = checkpoints.steps(), config.checkpoint.resume
+    if steps and resume == "never":
+        raise CheckpointError(
+            f"checkpoint.resume=never, but {checkpoints.directory} holds step {steps[-1]}; "
+            "choose another run.dir to start anew, or checkpoint.resume=auto to go on"
+        )
+    if not steps and resume == "required":
+        raise CheckpointError(
+            f"checkpoint.resume=required, but {checkpoints.directory} holds no checkpoint; "
+            "checkpoint.resume=auto would start from step 0"
+        )
+
+
+def new_state(setup: Setup) -> tuple[TrainState, dict[str, float]]:
+    """Draws the train state by the configured strategy; returns the seconds that it took too."""
+    config, start = setup.config, time.perf_counter()
+    plan = plan_init(
+        setup.specs.parameters,
+        setup.mesh,
+        setup.rules,
+        strategy=config.init.strategy,
+        stack_bytes=config.init.stack_bytes,
+    )
+    rest = plan_init(
+        (setup.specs.step, setup.specs.optimizer),
+        setup.mesh,
+        setup.rules,
+        strategy=config.init.strategy,
+        stack_bytes=config.init.stack_bytes,
+    )
+    for program in (plan, rest):
+        program.start_compile()
+    key = jax.random.key(config.seed)
+    parameters, (step, optimizer) = plan.run(key), rest.run(key)
+    seconds = {
+        "perf/compile_seconds/init": max(plan.compile_seconds, rest.compile_seconds),
+        "init_seconds": time.perf_counter() - start,
+    }
+    return TrainState(step, parameters, optimizer), seconds
+
+
+def _make_state(
+    setup: Setup, checkpoints: Checkpoints
+) -> tuple[Progressed, dict[str, float], str | None]:
+    """The restored or the new state, its seconds, and the data that a restored one was fed."""
+    restored, seconds = restore(setup.abstract_state(), checkpoints)
+    if restored is not None:
+        announce("restore", f"step {restored.step} in {seconds:.1f} s")
+        start = Progressed(restored.state, restored.step, restored.metadata["tokens"])
+        return start, {"restore_seconds": seconds}, restored.metadata["data"]
+    state, init = new_state(setup)
+    announce(
+        "init",
+        f"{num_parameters(setup.specs.parameters):,} parameters, "
+        f"{setup.config.init.strategy} in {init['init_seconds']:.1f} s",
+    )
+    return Progressed(state, 0, 0), init, None
+
+
+def restore(
+    abstract: Any, checkpoints: Checkpoints, partial: bool = False
+) -> tuple[Restored | None, float]:
+    """The newest readable checkpoint, if any, and the seconds that reading it took."""
+    start = time.perf_counter()
+    restored = checkpoints.restore_latest(abstract, partial)
+    return restored, time.perf_counter() - start
+
+
+def _refuse_other_data(saved: str | None, train_data: Dataset) -> None:
+    changes = fingerprint_changes(saved, train_data.fingerprint) if saved else []
+    if changes:
+        raise CheckpointError(
+            "the data is not what this run was trained on so far: "
+            + "; ".join(changes)
+            + "; choose another run.dir to start anew"
+        )
+
+
+def _describe(dataset: Dataset) -> str:
+    stats = dataset.stats
+    text = f"{stats.documents:,} documents, {stats.tokens:,} tokens, {stats.rows:,} rows"
+    if stats.empty_documents:
+        text += f", {stats.empty_documents:,} empty documents left out"
+    if stats.invalid_bytes:
+        text += f", {stats.invalid_bytes:,} bytes are not UTF-8 (first: {stats.first_invalid})"
+    return text

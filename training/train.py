@@ -1,0 +1,69 @@
+"""mode=train: a prepared run, its loop, and how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import jax
+
+from configs.saved import write_config
+from data import Dataset, batches
+from training.checkpoint import Checkpoints
+from training.console import Progress, announce
+from training.feed import Feed
+from training.loop import TrainLoop
+from training.metrics import MetricsLog
+from training.rates import Rates
+from training.setup import Setup
+from training.signals import StopSignal
+from training.start import make_ready
+
+
+def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
+    """Trains to the last step; returns the exit code: 0, or that of the signal that ended it."""
+    config, primary = setup.config, jax.process_index() == 0
+    feed = Feed(setup.mesh, setup.rules, setup.layout)
+    with contextlib.ExitStack() as stack:
+        keep = stack.enter_context
+        checkpoints = keep(Checkpoints(run_dir / "checkpoints", config.checkpoint.keep))
+        ready = make_ready(setup, feed, checkpoints, stop)
+        at, last_step = ready.start, _last_step(config.train.steps, ready.train_data)
+        if primary:
+            write_config(config, run_dir / "config.yaml")
+        if at.step >= last_step:
+            announce("done", f"step {at.step} of {last_step} is trained already")
+            return 0
+        metrics = keep(MetricsLog(run_dir, at.step, primary))
+        metrics.once(ready.seconds)
+        loop = TrainLoop(
+            setup=setup,
+            step=ready.step,
+            feed=feed,
+            batches=keep(batches(ready.train_data, at.step, config.data.prefetch, feed)),
+            train_data=ready.train_data,
+            eval_data=ready.eval_data,
+            checkpoints=checkpoints,
+            metrics=metrics,
+            console=keep(Progress(last_step, at.step, primary)),
+            stop=stop,
+            rates=Rates.of(setup),
+        )
+        loop.run(at, last_step)
+    _say_where(at.step, last_step, run_dir, stop)
+    return stop.exit_code
+
+
+def _last_step(steps: int, train_data: Dataset) -> int:
+    available = train_data.num_batches
+    if available is None or available >= steps:
+        return steps
+    announce("data", f"data.epochs allows {available} steps, train.steps={steps} ends there")
+    return available
+
+
+def _say_where(step: int, last_step: int, run_dir: Path, stop: StopSignal) -> None:
+    if stop.exit_code:
+        announce("stopped", f"{stop.name} at step {step} of {last_step}; the same command goes on")
+    announce("run", f"step {step} is saved in {run_dir}")
+    announce("watch", f"tensorboard --logdir {run_dir}")
