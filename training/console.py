@@ -13,6 +13,7 @@ library's, reach the terminal (stderr) and train.log too.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -178,7 +179,10 @@ def _bar() -> Any:
 
 
 class _Terminal(logging.Handler):
-    """Prints to whatever sys.stdout and sys.stderr are now (the bar and pytest swap them)."""
+    """Prints to whatever sys.stdout and sys.stderr are now (the bar and pytest swap them).
+
+    A terminal that cannot show a character or a pipe that nobody reads ends no run.
+    """
 
     def __init__(self, level: int, prefix: str = "") -> None:
         super().__init__(level)
@@ -191,7 +195,13 @@ class _Terminal(logging.Handler):
         level = f"{record.levelname.lower()}: " if warning else ""
         stream = sys.stderr if warning else sys.stdout
         # Tracebacks of libraries that log and raise are for train.log alone.
-        print(f"{self._prefix}{level}{record.getMessage()}", file=stream, flush=True)
+        text = f"{self._prefix}{level}{record.getMessage()}"
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        try:
+            print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+            stream.flush()
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _primary(run_dir: Path) -> list[logging.Handler]:
