@@ -1,0 +1,179 @@
+"""One attention over a mesh: the programs of a rank, forward and backward, tied together.
+
+Every rank runs the same program on its shard: cut it into blocks, let the strategy bring queries
+and keys together as the plan says, join the blocks again. The forward and the backward pass are two
+such programs, so nothing is kept between them but the inputs, the output and a log-sum-exp per
+query and head. Legend: B batch, T queries, S keys, N query heads, K key/value heads.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from parallelism.attention.blockwise import (
+    KeyGradients,
+    Keys,
+    Queries,
+    Saved,
+    Softmax,
+    Task,
+    begin,
+    finish,
+    own_row,
+)
+from parallelism.attention.plan import Plan
+from parallelism.attention.tiling import cut_heads, cut_tokens, join_heads
+
+
+class Tokens(NamedTuple):
+    """A number per token, of the queries and of the keys."""
+
+    query: Any  # int32 [B, T]
+    key: Any  # int32 [B, S]
+
+
+class Inputs(NamedTuple):
+    """What attention reads."""
+
+    query: Any  # [B, T, N, H]
+    key: Any  # [B, S, K, H]
+    value: Any  # [B, S, K, Hv]
+    segments: Any = None  # Tokens or None
+    positions: Any = None  # Tokens or None
+    sinks: Any = None  # [N] or None
+
+
+class Strategy(Protocol):
+    """How the ranks' queries and keys meet, on blocks."""
+
+    def forward(self, task: Task, softmax: Softmax, queries: Queries, keys: Keys) -> Softmax:
+        """Add to the running softmax all keys that this rank's queries attend to."""
+
+    def backward(self, task: Task, saved: Saved, keys: Keys) -> tuple[jax.Array, KeyGradients]:
+        """Gradients of this rank's queries and of its keys and values, unscaled."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """All that is static about one attention; `spec` shards [B, T, N] over `mesh`."""
+
+    task: Task
+    strategy: Strategy
+    mesh: Mesh | None
+    spec: P
+
+    def spread(self, body: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
+        """A program that sees shards, as a function of whole arrays."""
+        body = functools.partial(body, self)
+        if self.mesh is None:
+            return body
+        return jax.shard_map(
+            body, mesh=self.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
+        )
+
+    @property
+    def input_specs(self) -> Inputs:
+        """How each input is sharded."""
+        batch, sequence, heads = self.spec
+        tokens = P(batch, sequence)
+        return Inputs(self.spec, self.spec, self.spec, tokens, tokens, P(heads))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def attend_sharded(problem: Problem, inputs: Inputs) -> jax.Array:
+    """Attention [B, T, N, Hv] over whole arrays, in the dtype of the query."""
+    return _forward(problem, inputs)[0]
+
+
+def _forward(problem: Problem, inputs: Inputs) -> tuple[jax.Array, tuple[Any, ...]]:
+    out_specs = (problem.spec, problem.spec)
+    run = problem.spread(_forward_shard, (problem.input_specs,), out_specs)
+    # A remat policy that keeps this name needs no second forward pass: both are under it.
+    out, lse = (checkpoint_name(x, "attention_out") for x in run(inputs))
+    return out, (inputs, out, lse)
+
+
+def _backward(problem: Problem, kept: tuple[Any, ...], out_gradient: jax.Array) -> tuple[Inputs]:
+    inputs, out, lse = kept
+    delta = jnp.sum(out.astype(jnp.float32) * out_gradient.astype(jnp.float32), axis=-1)
+    spec = problem.spec
+    in_specs = (problem.input_specs, spec, spec, spec)
+    run = problem.spread(_backward_shard, in_specs, out_specs=(spec, spec, spec))
+    dq, dk, dv = run(inputs, lse, delta, out_gradient)
+    return (Inputs(dq, dk, dv, sinks=_sinks_gradient(inputs.sinks, lse, delta)),)
+
+
+attend_sharded.defvjp(_forward, _backward)
+
+
+def _sinks_gradient(sinks: jax.Array | None, lse: jax.Array, delta: jax.Array) -> jax.Array | None:
+    """A sink takes its weight away from the output and gives nothing back."""
+    if sinks is None:
+        return None
+    weight = jnp.exp(sinks.astype(jnp.float32) - lse)
+    return -jnp.sum(weight * delta, axis=(0, 1)).astype(sinks.dtype)
+
+
+def _forward_shard(problem: Problem, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
+    """Output and log-sum-exp, float32 [B, T, N], of one rank's queries."""
+    task, sinks = problem.task, inputs.sinks
+    queries, keys = _cut(task, inputs)
+    grouped = None if sinks is None else sinks.reshape(-1, task.rule.groups)
+    softmax = begin(queries.query, inputs.value.shape[-1], grouped)
+    out, lse = finish(problem.strategy.forward(task, softmax, queries, keys))
+    blocks = task.plan.query
+    return join_heads(out.astype(inputs.query.dtype), blocks), join_heads(lse, blocks)
+
+
+def _backward_shard(
+    problem: Problem, inputs: Inputs, *per_query: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Gradients of one rank's queries, keys and values."""
+    task, num_kv_heads = problem.task, inputs.key.shape[2]
+    queries, keys = _cut(task, inputs)
+    cut = (cut_heads(x, task.plan.query, num_kv_heads) for x in per_query)
+    dq, (dk, dv) = problem.strategy.backward(task, Saved(queries, *cut), keys)
+    dk, dv = dk.swapaxes(-1, -2), dv.swapaxes(-1, -2)
+    dtype, scale = inputs.query.dtype, task.rule.scale
+    return (
+        join_heads((scale * dq).astype(dtype), task.plan.query),
+        join_heads((scale * dk).astype(dtype), task.plan.key),
+        join_heads(dv.astype(dtype), task.plan.key),
+    )
+
+
+def _cut(task: Task, inputs: Inputs) -> tuple[Queries, Keys]:
+    """One rank's shard in blocks."""
+    plan, num_kv_heads = task.plan, inputs.key.shape[2]
+    segments, positions = (_cut_tokens(x, plan) for x in (inputs.segments, inputs.positions))
+    if segments.query is not None:
+        # No key has segment -1: queries that are padding find nothing to attend to.
+        segments = segments._replace(query=jnp.where(segments.query == 0, -1, segments.query))
+    queries = Queries(
+        query=cut_heads(inputs.query, plan.query, num_kv_heads),
+        start=own_row(plan.query.start, task.axis),
+        segments=segments.query,
+        positions=positions.query,
+    )
+    keys = Keys(
+        key=cut_heads(inputs.key, plan.key, num_kv_heads),
+        value=cut_heads(inputs.value, plan.key, num_kv_heads),
+        segments=segments.key,
+        positions=positions.key,
+    )
+    return queries, keys
+
+
+def _cut_tokens(tokens: Tokens | None, plan: Plan) -> Tokens:
+    if tokens is None:
+        return Tokens(None, None)
+    return Tokens(cut_tokens(tokens.query, plan.query), cut_tokens(tokens.key, plan.key))
