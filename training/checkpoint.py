@@ -153,7 +153,13 @@ class Checkpoints:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except RuntimeError as failure:  # the error that ends the block is the one to raise
+            log.error("%s", failure)
 
     def _read(self, step: int, reader: Callable[[Path], T]) -> T | None:
         """What `reader` makes of the step's directory; None, on every process, if one failed."""

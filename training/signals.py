@@ -155,10 +155,13 @@ def in_background(work: Callable[[], T]) -> concurrent.futures.Future[T]:
 def leave(exit_code: int) -> NoReturn:
     """Ends the process with `exit_code`; call it last, outside every `with` block.
 
-    If background work still runs, the process ends without Python's own ending, in which a thread
-    inside XLA aborts the process (exit code 134); logs and streams are flushed.
+    Two cases need a short way out, logs and streams flushed but without Python's own ending.
+    With background work still inside XLA that ending aborts the process (exit code 134). After a
+    failure in one of several processes it waits minutes at JAX's shutdown barrier for the
+    others, which wait in a collective for this one; if it is gone they fail at once.
     """
-    if not any(thread.is_alive() for thread in _background):
+    failed = exit_code not in (0, *(128 + number for number in _SIGNALS))
+    if not any(thread.is_alive() for thread in _background) and not (failed and _many_processes()):
         sys.exit(exit_code)
     logging.shutdown()
     sys.stdout.flush()
@@ -167,6 +170,8 @@ def leave(exit_code: int) -> NoReturn:
 
 
 def _many_processes() -> bool:
+    if "jax" not in sys.modules:
+        return False
     import jax
 
     return jax.distributed.is_initialized() and jax.process_count() > 1

@@ -1,14 +1,15 @@
 """One process of several: trains a toy until a signal, saves, and says what happened.
 
-    python process_worker.py RUN_DIR COORDINATOR NUM_PROCESSES PROCESS LAST_STEP
+    python process_worker.py RUN_DIR COORDINATOR NUM_PROCESSES PROCESS LAST_STEP [FAIL_AT]
 
 Each finished step prints `step N`. The state is x, which each step adds 1 to; x is sharded over
-all devices of all processes.
+all devices of all processes. With FAIL_AT the process raises at that step.
 """
 
 from __future__ import annotations
 
 import sys
+import traceback
 
 import jax
 import jax.numpy as jnp
@@ -18,10 +19,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from training.checkpoint import Checkpoints
 from training.console import Progress, log_to
 from training.metrics import MetricsLog
-from training.signals import StopSignal
+from training.signals import StopSignal, leave
 
 
-def main(run_dir: str, coordinator: str, count: str, process: str, last_step: str) -> int:
+def main(run_dir: str, coordinator: str, count: str, process: str, *rest: str) -> int:
+    last_step, fail_at = (*rest, "-1")[:2]
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_num_cpu_devices", 2)
     if int(count):
@@ -47,6 +49,8 @@ def main(run_dir: str, coordinator: str, count: str, process: str, last_step: st
             Progress(int(last_step), step, primary) as progress,
         ):
             while step < int(last_step) and not stop.agreed():
+                if step == int(fail_at):
+                    raise ArithmeticError("no more")
                 x = advance(x)
                 step += 1
                 values = {"loss": float(x.addressable_data(0)[0])}
@@ -62,4 +66,9 @@ def main(run_dir: str, coordinator: str, count: str, process: str, last_step: st
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))
+    try:
+        code = main(*sys.argv[1:])
+    except Exception:
+        traceback.print_exc()
+        code = 1
+    leave(code)

@@ -189,6 +189,19 @@ def test_two_processes_stop_and_save_at_the_same_step(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("events.*"))) == 1
 
 
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_process_that_fails_takes_the_others_with_it(tmp_path: Path, failing: int) -> None:
+    """JAX's shutdown barrier alone would keep both for five minutes."""
+    coordinator = f"localhost:{free_port()}"
+    processes = [
+        start(tmp_path, coordinator, 2, i, 10**6, 5 if i == failing else -1) for i in range(2)
+    ]
+    errors = [process.communicate(timeout=60)[1] for process in processes]
+    assert all(process.returncode != 0 for process in processes)
+    assert processes[failing].returncode == 1
+    assert "ArithmeticError: no more" in errors[failing]
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("localhost", 0))
