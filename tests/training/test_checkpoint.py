@@ -1,9 +1,8 @@
-"""Checkpoints: exact round trips on any mesh, and nothing lost to damage, failure or a change."""
+"""Checkpoints: every bit on any mesh, and a changed model refused leaf by leaf."""
 
 from __future__ import annotations
 
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -168,90 +167,6 @@ def test_keeps_the_newest_in_numeric_order(tmp_path: Path) -> None:
     assert Checkpoints(tmp_path).peek() == (100, {"tokens": 700})
 
 
-def damage_kinds() -> list[Any]:
-    files = {
-        "record": "metadata/metadata",
-        "tree": "state/_METADATA",
-        "manifest": "state/manifest.ocdbt",
-        "index": "state/d/*",
-        "arrays": "state/ocdbt.process_0/d/*",
-        "list": "state/files.json",
-    }
-    return [pytest.param(pattern, id=name) for name, pattern in files.items()]
-
-
-@pytest.mark.parametrize("damage", ["empty", "half", "flipped", "deleted"])
-@pytest.mark.parametrize("pattern", damage_kinds())
-def test_a_damaged_newest_checkpoint_falls_back(
-    copied: Path, pattern: str, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = max((copied / "10").glob(pattern), key=lambda path: path.stat().st_size)
-    content = bytearray(file.read_bytes())
-    if damage == "deleted":
-        file.unlink()
-    elif damage == "flipped":
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
-    else:
-        file.write_bytes(content[: len(content) // 2] if damage == "half" else b"")
-    restored = Checkpoints(copied).restore_latest(abstract(FOUR))
-    assert restored is not None
-    assert restored.step == 2
-    assert_bits(restored.state, host_state(2))
-    assert "checkpoint 10" in caplog.text
-    assert "skipped" in caplog.text
-
-
-def test_going_on_moves_the_damaged_one_aside_and_saves_that_step_again(
-    copied: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (copied / "10/state/manifest.ocdbt").write_bytes(b"")
-    with Checkpoints(copied, keep=2) as checkpoints:
-        checkpoints.restore_latest(abstract(FOUR))
-        assert checkpoints.steps() == [2, 10], "reading alone changes nothing"
-        for step in (6, 10):
-            checkpoints.save(step, jax.device_put(host_state(step), FOUR), {})
-    assert checkpoints.steps() == [6, 10]
-    assert (copied / "10.damaged/state/_METADATA").is_file()
-    assert "10.damaged" in caplog.text
-    restored = Checkpoints(copied).restore_latest(abstract(FOUR))
-    assert restored is not None
-    assert restored.step == 10
-    assert_bits(restored.state, host_state(10))
-
-
-def test_other_things_in_the_directory_do_no_harm(
-    copied: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (copied / "50").mkdir()
-    (copied / "99.orbax-checkpoint-tmp-1/state").mkdir(parents=True)
-    (copied / "tensorboard").mkdir()
-    (copied / "notes.txt").write_text("mine")
-    (copied / "10/commit_success.txt").unlink()
-    (copied / "10/_CHECKPOINT_METADATA").unlink()
-    with Checkpoints(copied, keep=3) as checkpoints:
-        restored = checkpoints.restore_latest(abstract(FOUR))
-        assert restored is not None
-        assert restored.step == 10
-        assert "checkpoint 50" in caplog.text
-        checkpoints.save(11, restored.state, {})
-    assert checkpoints.steps() == [2, 10, 11]
-    assert (copied / "notes.txt").read_text() == "mine"
-    assert (copied / "tensorboard").is_dir()
-    assert not list(copied.glob("*tmp*")), "what a killed save left is removed"
-
-
-def test_no_readable_checkpoint_is_refused_and_none_at_all_is_not(
-    copied: Path, tmp_path: Path
-) -> None:
-    for step in (2, 10):
-        (copied / f"{step}/state/_METADATA").write_bytes(b"{")
-    with pytest.raises(CheckpointError, match=r"10: .*_METADATA has 1 bytes.*; 2: "):
-        Checkpoints(copied).restore_latest(abstract(FOUR))
-    assert Checkpoints(tmp_path / "nowhere").restore_latest(abstract(FOUR)) is None
-    assert Checkpoints(tmp_path / "nowhere").peek() is None
-
-
 def test_a_changed_state_is_refused_leaf_by_leaf(saved: Path) -> None:
     wanted = abstract(FOUR)
     embed = wanted.parameters["embed"]
@@ -321,63 +236,6 @@ def test_saving_twice_does_nothing_and_going_back_is_refused(copied: Path) -> No
     with Checkpoints(copied, keep=1) as other, pytest.raises(CheckpointError, match=r"\[11\]"):
         other.save(3, state, {})
     assert other.steps() == [11]
-
-
-ELSEWHERE = """
-import os, resource, signal, sys
-import jax.numpy as jnp
-from training.checkpoint import Checkpoints
-state = {"w": jnp.arange(4096.0)}
-checkpoints = Checkpoints(sys.argv[1], keep=1)
-checkpoints.save(1, state, {})
-checkpoints.wait()
-"""
-FULL_DISK = """
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))  # no file may grow beyond 100 bytes
-try:
-    with checkpoints:
-        checkpoints.save(2, state, {})
-except RuntimeError as error:
-    sys.exit(str(error))
-"""
-KILLED = """
-checkpoints.save(2, state, {})
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def run_elsewhere(code: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", ELSEWHERE + code, str(directory)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-
-
-def restored_vector(directory: Path) -> tuple[int, np.ndarray]:
-    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    wanted = {"w": jax.ShapeDtypeStruct((4096,), jnp.float32, sharding=one)}
-    restored = Checkpoints(directory).restore_latest(wanted)
-    assert restored is not None
-    return restored.step, np.asarray(restored.state["w"])
-
-
-def test_a_failed_save_is_an_error_and_costs_no_checkpoint(tmp_path: Path) -> None:
-    result = run_elsewhere(FULL_DISK, tmp_path)
-    assert result.returncode == 1
-    assert "checkpoint 2 was not saved" in result.stderr
-    step, values = restored_vector(tmp_path)
-    assert step == 1
-    np.testing.assert_array_equal(values, np.arange(4096.0))
-
-
-def test_a_process_killed_while_saving_leaves_something_to_resume(tmp_path: Path) -> None:
-    result = run_elsewhere(KILLED, tmp_path)
-    assert result.returncode == -signal.SIGKILL
-    step, values = restored_vector(tmp_path)
-    assert step in (1, 2)
-    np.testing.assert_array_equal(values, np.arange(4096.0))
 
 
 def test_importing_costs_no_backend_and_no_orbax() -> None:
