@@ -95,8 +95,8 @@ class MetricsLog:
     `metrics.jsonl` because newer lines come later (`read_metrics`).
 
     Values are Python, NumPy or JAX scalars, or arrays of one element; None is left out. A value
-    that is no number is reported once and left out: logging never ends a run. Pass
-    `enabled=False` on every process but the first: then nothing is written.
+    that is no number is reported once and left out, and so is a full disk: logging never ends a
+    run. Pass `enabled=False` on every process but the first: then nothing is written.
 
     The line of a step is with the operating system when `write` returns, so a checkpoint saved
     after it never outlives it. TensorBoard is written by a background thread.
@@ -105,6 +105,7 @@ class MetricsLog:
     def __init__(self, run_dir: str | Path, start_step: int = 0, enabled: bool = True) -> None:
         self.first_step = start_step + 1
         self._complained: set[str] = set()
+        self._cut_short = False
         self._events = EventFile(Path(run_dir), self.first_step) if enabled else None
         self._lines = _open_lines(Path(run_dir) / "metrics.jsonl") if enabled else None
 
@@ -114,10 +115,9 @@ class MetricsLog:
             return
         numbers = with_perplexity(self._numbers(values))
         self._events.scalars(step, {_tag(name): value for name, value in numbers.items()})
-        fields = {n: v for n, v in numbers.items() if n in METRICS and METRICS[n].in_jsonl}
+        fields = {n: numbers[n] for n, m in METRICS.items() if m.in_jsonl and n in numbers}
         if fields:
-            line = json.dumps({"step": int(step), **fields}) + "\n"
-            os.write(self._lines, line.encode())
+            self._append(json.dumps({"step": int(step), **fields}) + "\n")
 
     def once(self, values: Mapping[str, Any]) -> None:
         """Records what is measured once a process (compile and init times), at its first step."""
@@ -152,15 +152,27 @@ class MetricsLog:
     ) -> None:
         self.close()
 
+    def _append(self, line: str) -> None:
+        assert self._lines is not None
+        data = ("\n" + line if self._cut_short else line).encode()
+        try:
+            self._cut_short = os.write(self._lines, data) < len(data)
+        except OSError as error:
+            self._complain("metrics.jsonl", f"lines are lost: {error}")
+
+    def _complain(self, name: str, complaint: str) -> None:
+        if name not in self._complained:
+            self._complained.add(name)
+            log.warning("%s: %s", name, complaint)
+
     def _numbers(self, values: Mapping[str, Any]) -> dict[str, float | int]:
         numbers = {}
         for name, value in values.items():
             number = as_scalar(value)
             if number is not None:
                 numbers[name] = number
-            elif value is not None and name not in self._complained:
-                self._complained.add(name)
-                log.warning("metric %s is not logged: %r is not a number", name, value)
+            elif value is not None:
+                self._complain(name, f"not logged, {value!r} is not a number")
         return numbers
 
 

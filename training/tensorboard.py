@@ -94,12 +94,16 @@ class EventFile:
         while (event := self._queue.get()) is not None:
             try:
                 if not self._failed:
-                    self._file.write(_record(event.SerializeToString()))
+                    self._write(_record(event.SerializeToString()))
             except OSError as error:
                 self._failed = True  # half a record may be in the file: nothing may follow it
                 log.warning("TensorBoard events are lost from here on: %s", error)
             finally:
                 self._queue.task_done()
+
+    def _write(self, record: bytes) -> None:
+        if self._file.write(record) != len(record):
+            raise OSError("the disk took only a part of an event")
 
 
 def _record(data: bytes) -> bytes:

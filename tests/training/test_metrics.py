@@ -51,6 +51,9 @@ def test_the_table_has_the_names_that_dashboards_use() -> None:
     expected = {f"{group}/{name}" for group, names in TAGS.items() for name in names.split()}
     assert expected <= {metric.tag for metric in METRICS.values()}
     assert len({metric.tag for metric in METRICS.values()}) == len(METRICS)
+    documented = (Path(__file__).parents[2] / "docs/runs.md").read_text(encoding="utf-8")
+    for metric in METRICS.values():
+        assert f"| `{metric.tag}` | {metric.unit} | {metric.meaning} |" in documented
 
 
 def test_a_step_is_one_exact_line_and_one_point_a_tag(tmp_path: Path) -> None:
@@ -64,10 +67,10 @@ def test_a_step_is_one_exact_line_and_one_point_a_tag(tmp_path: Path) -> None:
         "data_wait_seconds": 1e-9,
     }
     with MetricsLog(tmp_path) as metrics:
-        metrics.write(1, {**values, "mfu": 0.5})
+        metrics.write(1, {"mfu": 0.5, **dict(reversed(values.items()))})
         metrics.write(1, {"eval_loss": 0.0, "eval_tokens": 7})
     first, second = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    assert json.loads(first) == {"step": 1, **values}
+    assert list(json.loads(first).items()) == list({"step": 1, **values}.items())
     assert json.loads(second) == {"step": 1, "eval_loss": 0.0, "eval_tokens": 7}
     assert points(tmp_path, "learning/loss") == [(1, as_float32(0.1 + 0.2))]
     assert points(tmp_path, "learning/perplexity") == [(1, as_float32(math.exp(0.1 + 0.2)))]
@@ -201,6 +204,29 @@ def test_sigkill_loses_at_most_the_last_point(tmp_path: Path) -> None:
     assert list(read_metrics(tmp_path))[:told] == list(range(1, told + 1))
     steps = [step for step, _ in points(tmp_path, "learning/loss")]
     assert steps[: told - 1] == list(range(1, told))
+
+
+FULL_DISK = """
+import resource, sys
+from training.metrics import MetricsLog
+with MetricsLog(sys.argv[1]) as metrics:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, -1))  # no file may grow beyond 2000 bytes
+    for step in range(1, 101):
+        metrics.write(step, {"loss": float(step)})
+    resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))
+    metrics.write(101, {"loss": 101.0})
+"""
+
+
+def test_a_full_disk_costs_lines_and_no_run(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert result.stderr.count("metrics.jsonl: lines are lost: [Errno 27]") == 1
+    assert result.stderr.count("TensorBoard events are lost from here on") == 1
+    steps = list(read_metrics(tmp_path))
+    assert steps[:20] == list(range(1, 21))
+    assert steps[-1] == 101
+    assert [step for step, _ in points(tmp_path, "learning/loss")][:5] == [1, 2, 3, 4, 5]
 
 
 def test_an_exception_loses_no_point(tmp_path: Path) -> None:
