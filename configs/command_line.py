@@ -9,6 +9,7 @@ else what `run` returns.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from argparse import Namespace
@@ -19,14 +20,18 @@ from configs.directories import make_run_dir
 from configs.errors import ConfigError
 from configs.launch import REFUSED, Run, call_hydra, guarded
 from configs.loading import load_with_overrides
-from configs.overrides import prepare, quote, to_hydra
+from configs.overrides import prepare, quote, to_hydra, with_defaults
 from configs.sweep import sweep
+
+_SILENT = ("hydra/job_logging=none", "hydra/hydra_logging=none")  # training has a log of its own
 
 
 def main(run: Run, arguments: Sequence[str] | None = None) -> int:
     """Does what the command line asks for; returns the exit code of the process."""
     from hydra._internal.utils import get_args_parser
 
+    if arguments is None:
+        _speak_utf8()
     words = list(sys.argv[1:] if arguments is None else arguments)
     asked = get_args_parser().parse_args(words)
     flags = _without(words, asked.overrides)
@@ -40,6 +45,12 @@ def main(run: Run, arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(error.report(), file=sys.stderr)
         return REFUSED
+
+
+def _speak_utf8() -> None:
+    """Starts this process over in Python's UTF-8 mode, if the locale cannot name every file."""
+    if sys.getfilesystemencoding() != "utf-8":
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
 def _single(run: Run, asked: Namespace, flags: Sequence[str]) -> int:
@@ -56,7 +67,7 @@ def _single(run: Run, asked: Namespace, flags: Sequence[str]) -> int:
     codes: list[int] = []
     left_with = call_hydra(
         lambda _: codes.append(guarded(run, config)),
-        [*loaded.overrides, *place, "hydra/job_logging=none"],
+        with_defaults(loaded.overrides, [*place, *_SILENT]),
         flags,
     )
     return codes[0] if codes else left_with

@@ -40,7 +40,7 @@ def compose(
     try:
         with _own_hydra(), hydra.initialize_config_dir(main, version_base="1.3"):
             composed = hydra.compose(config_name, list(overrides))
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise RefusedError(readable(error)) from error
     return _resolved(composed)
 
@@ -91,6 +91,9 @@ def readable(error: BaseException) -> str:
     text = "; ".join(line for line in lines if line and not set(line) <= set("^~ "))
     text = re.sub(r";? (full_key|object_type|reference_type|Config search path)[:=].*", "", text)
     text, is_syntax, _ = text.partition("; See https://hydra.cc/")
+    text = re.sub(r"([.:]); ", r"\1 ", text)
+    if "Interpolation key" in text or "merging override" in text:
+        text += "; \\${ stands for ${ itself"
     if is_syntax:
         text += "; put a value with = , ( ) { } or quotes in quotes twice: 'key=\"value\"'"
     return text

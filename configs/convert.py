@@ -116,7 +116,10 @@ def _number(leaf: Leaf, value: Any) -> Decimal:
         raise RefusedError(f"{_wanted(leaf)}; several values need --multirun")
     if not _NUMBER.fullmatch(text) or not re.search(r"[0-9]", re.split("[eE]", text)[0]):
         raise RefusedError(f"{_wanted(leaf)}{_plain_spelling(text)}")
-    return Decimal(text)
+    try:
+        return Decimal(text)
+    except ArithmeticError:  # an exponent of twenty digits
+        raise RefusedError(f"{_wanted(leaf)}; this one has no end") from None
 
 
 def _int(leaf: Leaf, value: Any) -> int:

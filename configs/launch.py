@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from configs.compose import HOME
@@ -26,15 +28,25 @@ def call_hydra(task: Callable[[Any], None], overrides: Sequence[str], flags: Seq
         task(composed)
 
     launch = hydra.main(version_base="1.3", config_path=str(HOME), config_name="config")(entry)
-    before = sys.argv
-    sys.argv = [before[0], *overrides, *flags]
-    try:
-        launch()
-    except SystemExit as stop:
-        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    finally:
-        sys.argv = before
+    with _restored():
+        sys.argv = [sys.argv[0], *overrides, *flags]
+        try:
+            launch()
+        except SystemExit as stop:
+            return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     return 0
+
+
+@contextmanager
+def _restored() -> Iterator[None]:
+    """Puts back what Hydra changes in the process: the words, and the root logger."""
+    root = logging.getLogger()
+    words, handlers, level = sys.argv, list(root.handlers), root.level
+    try:
+        yield
+    finally:
+        sys.argv, root.handlers = words, handlers
+        root.setLevel(level)
 
 
 def guarded(run: Run, config: Config) -> int:

@@ -13,7 +13,7 @@ from configs.convert import from_tree
 from configs.directories import propose_dir
 from configs.errors import ConfigError, RefusedError
 from configs.overrides import Override, assign, options, prepare, to_hydra, touched
-from configs.resume import has_checkpoints, inherited, resume_problems, saved_values
+from configs.resume import checkpoint_problems, inherited, resume_problems, saved_values
 from configs.saved import NAME
 from configs.schema import Config
 from configs.validate import validate
@@ -70,8 +70,8 @@ def load_with_overrides(
     _choose_run_dir(tree)
     config, wrong = from_tree(tree)
     problems += [*wrong.values(), *validate(config, wrong)]
-    if saved and not wrong and has_checkpoints(config.run.dir):
-        problems += resume_problems(saved, config)
+    if not wrong:
+        problems += [*checkpoint_problems(config), *resume_problems(saved or {}, config)]
     if problems:
         raise ConfigError(problems)
     told = [text for text, override in zip(told, good, strict=True) if override.key != "run.dir"]
@@ -118,8 +118,8 @@ def _saved_run(tree: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
 
 def _choose_run_dir(tree: dict[str, Any]) -> None:
     name = get(tree, "run.name")
-    if isinstance(name, str) and get(tree, "run.dir") is None:
-        _put(tree, "run.dir", propose_dir(name))
+    if get(tree, "run.dir") is None:
+        _put(tree, "run.dir", propose_dir(name if isinstance(name, str) else "unnamed"))
 
 
 def _make_absolute(tree: dict[str, Any]) -> None:

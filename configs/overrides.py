@@ -44,6 +44,8 @@ def parse(raw: str) -> Override:
     """Splits an override at its first `=`; raises RefusedError when there is no key or no value."""
     raw = _as_utf8(raw)
     found = _FORM.fullmatch(raw)
+    if raw in leaves():
+        raise RefusedError(f"{raw}: a value is missing; {raw}=VALUE")
     if not found or (found[3] is None and found[1] != "~"):
         raise RefusedError(f"{raw}: overrides have the form key=value{nearest_key(raw)}")
     return Override(raw, found[1] or "", found[2], found[3])
@@ -87,6 +89,12 @@ def assign(key: str, value: Any) -> str:
     if isinstance(value, str):
         return f"{key}={quote(value)}"
     return f"{key}={'null' if value is None else _plain(value)}"
+
+
+def with_defaults(overrides: Sequence[str], defaults: Sequence[str]) -> list[str]:
+    """The overrides, and those of the defaults whose keys they do not set."""
+    given = {override.split("=")[0] for override in overrides}
+    return [*overrides, *(d for d in defaults if d.split("=")[0] not in given)]
 
 
 def quote(text: str) -> str:
@@ -136,6 +144,11 @@ def _check(override: Override, groups: Mapping[str, Sequence[str]], multirun: bo
     if override.is_hydras:
         return
     if override.group in groups:
+        if sign or key != override.group:
+            chosen = override.value or groups[override.group][0]
+            raise RefusedError(
+                f"{sign}{key}: a group is only chosen from; {override.group}={chosen}"
+            )
         _check_option(override, groups[override.group], multirun)
         return
     if key not in leaves() and key not in sections():
@@ -151,7 +164,7 @@ def _check_option(override: Override, known: Sequence[str], multirun: bool) -> N
     if value is None or (multirun and _SWEEP.fullmatch(value)) or "${" in value:
         return
     for option in options(override, multirun=multirun):
-        if option not in [*known, "null"]:
+        if option not in known:
             raise RefusedError(
                 f"{override.group}={option}: there is no such option; "
                 f"one of {', '.join(known)}{did_you_mean(option, known)}"

@@ -99,6 +99,8 @@ def changes(saved: Mapping[str, Any], config: Config) -> list[Change]:
 def resume_problems(saved: Mapping[str, Any], config: Config) -> list[str]:
     """One problem for every change that the saved state does not allow."""
     where = config.run.dir
+    if not has_checkpoints(where):
+        return []
     bound = ("model",) if config.mode in ("eval", "generate") else _BOUND
     problems = [
         f"{change}; the checkpoints in {where} belong to the saved value, "
@@ -109,6 +111,24 @@ def resume_problems(saved: Mapping[str, Any], config: Config) -> list[str]:
     if config.mode == "train":
         problems += _schedule_problem(saved, config)
     return problems
+
+
+def checkpoint_problems(config: Config) -> list[str]:
+    """What checkpoint.resume forbids, given what run.dir holds."""
+    resume, where = config.checkpoint.resume, config.run.dir
+    if config.mode != "train":
+        return []
+    if resume == "never" and has_checkpoints(where):
+        return [
+            f"checkpoint.resume=never, but run.dir={where} holds checkpoints, which are not "
+            "overwritten; another run.dir starts anew, checkpoint.resume=auto goes on"
+        ]
+    if resume == "required" and not has_checkpoints(where):
+        return [
+            f"checkpoint.resume=required, but run.dir={where} holds no checkpoint; "
+            "checkpoint.resume=auto would start from step 0"
+        ]
+    return []
 
 
 def permitted_changes(config: Config) -> list[str]:

@@ -15,7 +15,7 @@ from configs.directories import make_sweep_dir
 from configs.errors import ConfigError, RefusedError
 from configs.launch import FAILED, INTERRUPTED, REFUSED, Run, call_hydra, guarded
 from configs.loading import load
-from configs.overrides import Override, is_swept, prepare, quote, to_hydra
+from configs.overrides import Override, is_swept, prepare, quote, to_hydra, with_defaults
 
 _STOPPED = (INTERRUPTED, 143)
 
@@ -46,7 +46,7 @@ def sweep(run: Run, asked: Namespace, flags: Sequence[str]) -> int:
         if jobs[-1].code in _STOPPED:
             raise SystemExit(jobs[-1].code)
 
-    left_with = call_hydra(task, [*told, "hydra/job_logging=none"], flags)
+    left_with = call_hydra(task, with_defaults(told, ["hydra/job_logging=none"]), flags)
     if jobs:
         print(_verdict(jobs, folder))
     return left_with or (FAILED if any(job.code for job in jobs) else 0)

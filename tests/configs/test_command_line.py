@@ -1,0 +1,138 @@
+"""The command line, run in this process: what runs, what it leaves on disk, how it exits."""
+
+import re
+
+import pytest
+import yaml
+
+from configs import load
+from configs.saved import read_config
+
+
+def _files(folder):
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+
+
+def test_training_gets_a_directory_of_its_own(command_line, tmp_path):
+    assert command_line("train.steps=3", "run.name=1e3") == 0
+    assert command_line("train.steps=3", "run.name=1e3") == 0
+    first, second = (config.run.dir for config in command_line.ran)
+    assert first != second
+    assert re.fullmatch(rf"{tmp_path}/runs/1e3/\d{{4}}-\d\d-\d\d_\d\d-\d\d-\d\d-\w{{4}}", first)
+    assert len(_files(tmp_path)) == 2 * len([".hydra/config", ".hydra/hydra", ".hydra/overrides"])
+
+
+def test_two_launches_in_one_second_do_not_share_a_directory(command_line, monkeypatch, tmp_path):
+    names = iter(["same", "same", "same", "other"])
+    monkeypatch.setattr("configs.directories.token_hex", lambda _: next(names))
+    monkeypatch.setattr("configs.directories.datetime", _StoppedClock)
+    assert [command_line(), command_line()] == [0, 0]
+    assert [config.run.dir for config in command_line.ran] == [
+        f"{tmp_path}/runs/tiny/now-same",
+        f"{tmp_path}/runs/tiny/now-other",
+    ]
+
+
+class _StoppedClock:
+    @staticmethod
+    def now():
+        return _StoppedClock()
+
+    def __format__(self, pattern):
+        return "now"
+
+
+@pytest.mark.parametrize("spelling", ["run.dir", "hydra.run.dir"])
+def test_run_dir_says_where_hydra_writes(spelling, command_line, tmp_path):
+    assert command_line(f"{spelling}=a b/ü=1", "train.steps=3") == 0
+    assert command_line.ran[0].run.dir == str(tmp_path / "a b" / "ü=1")
+    assert _files(tmp_path) == [
+        f"a b/ü=1/.hydra/{name}.yaml" for name in ("config", "hydra", "overrides")
+    ]
+
+
+@pytest.mark.parametrize("mode", ["eval", "generate", "plan"])
+def test_other_modes_leave_no_trace(mode, command_line, trained, tmp_path):
+    command_line.behaviour = trained
+    assert command_line("run.dir=RUN") == 0
+    before = {name: (tmp_path / name).stat().st_mtime_ns for name in _files(tmp_path)}
+    assert command_line(f"mode={mode}", "run.dir=RUN") == 0
+    assert {name: (tmp_path / name).stat().st_mtime_ns for name in _files(tmp_path)} == before
+    assert command_line.ran[1].run.dir == str(tmp_path / "RUN")
+
+
+def test_a_run_repeats_from_what_hydra_saved(command_line, tmp_path):
+    words = ["train.steps=1e1", "mesh.data=-1", "generate.prompt=a, 'b'", "run.name=007"]
+    assert command_line("run.dir=RUN", *words) == 0
+    assert command_line("--config-dir", "RUN/.hydra", "--config-name", "config") == 0
+    first, again = command_line.ran
+    assert again.run.dir.startswith(str(tmp_path / "runs" / "007"))
+    assert (again.train, again.mesh, again.generate) == (first.train, first.mesh, first.generate)
+    assert (again.model, again.schedule) == (first.model, first.schedule)
+
+
+def test_a_folder_of_ones_own_adds_options(command_line, tmp_path):
+    mine = tmp_path / "mine" / "experiment"
+    mine.mkdir(parents=True)
+    (mine / "short.yaml").write_text("# @package _global_\ntrain: {steps: 4}\n")
+    assert command_line("--config-dir", "mine", "experiment=short", "mode=plan") == 0
+    assert command_line.ran[0].train.steps == 4
+    assert load(["experiment=short"], config_dir="mine").train.steps == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (["--help"], ["FoldText", "model: base_125m", "steps: 200", "docs/configuration.md"]),
+        (["--cfg", "job"], ["num_layers: 4", "steps: 200"]),
+        (["--cfg", "job", "--resolve"], ["fsdp: -1", "warmup_steps: 20"]),
+        (["run.name=1e3", "--cfg", "job", "--package", "run"], ["name: '1e3'"]),
+        (["--info", "defaults"], ["model/tiny", "optimizer/adamw"]),
+        (["--cfg", "hydra"], ["job_logging"]),
+    ],
+)
+def test_hydras_flags_show_and_run_nothing(words, shown, command_line, capsys, tmp_path):
+    assert command_line(*words) == 0
+    said = capsys.readouterr().out
+    assert all(text in said for text in shown), said
+    assert command_line.ran == []
+    assert _files(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--cfg", "job", "+typo=1"], "+typo"),
+        (["--config-dir", "nowhere"], "nowhere"),
+        (["--config-name", "nothing"], "nothing"),
+        (["--config-path", "elsewhere"], "--config-dir"),
+        (["--experimental-rerun", "x.pickle"], "--config-dir"),
+    ],
+)
+def test_flags_that_lead_nowhere_are_refused(words, named, command_line, capsys, tmp_path):
+    assert command_line(*words) == 2
+    said = capsys.readouterr().err
+    assert named in said
+    assert "Traceback" not in said
+    assert _files(tmp_path) == []
+
+
+def test_an_unexpected_error_exits_1_with_its_traceback(command_line, capsys):
+    command_line.behaviour = lambda config: 1 // 0
+    assert command_line("run.dir=RUN") == 1
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 130, 143])
+def test_the_exit_code_of_the_run_is_that_of_the_process(code, command_line):
+    command_line.behaviour = lambda config: code
+    assert command_line("run.dir=RUN") == code
+
+
+def test_what_hydra_saves_tells_the_whole_run(command_line, trained, tmp_path):
+    command_line.behaviour = trained
+    assert command_line("run.dir=RUN", "train.steps=30", "seed=3") == 0
+    assert command_line("run.dir=RUN") == 0
+    overrides = yaml.safe_load((tmp_path / "RUN/.hydra/overrides.yaml").read_text())
+    assert {"train.steps=30", "seed=3"} <= set(overrides)
+    assert read_config(tmp_path / "RUN/config.yaml").seed == 3
