@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
 
 from parallelism import DEFAULT_RULES, AttentionSetup, Layout, Rules
 
@@ -39,8 +37,8 @@ class Placement:
     def weight(self, x: jax.Array, axes: tuple[str | None, ...], dtype: jnp.dtype) -> jax.Array:
         """Casts a weight to the compute dtype and gathers its fsdp and context shards.
 
-        The gradient is constrained to the shards it is stored in, so that its sum over
-        devices may be a reduce-scatter.
+        Its gradient takes the same way back: summed over the devices' own tokens, then kept in
+        shards only (a reduce-scatter where the compiler fuses the two).
         """
         mesh = self.attention.mesh
         x = x.astype(dtype)
@@ -49,25 +47,8 @@ class Placement:
         stored = self.rules.sharding(mesh, axes, x.shape)
         gathered_axes = tuple(None if axis in _GATHERED else axis for axis in axes)
         gathered = self.rules.sharding(mesh, gathered_axes, x.shape)
-        return x if stored == gathered else _gather(x, stored, gathered)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(1, 2))
-def _gather(x: jax.Array, stored: NamedSharding, gathered: NamedSharding) -> jax.Array:
-    return jax.lax.with_sharding_constraint(x, gathered)
-
-
-def _gather_forward(
-    x: jax.Array, stored: NamedSharding, gathered: NamedSharding
-) -> tuple[jax.Array, None]:
-    return _gather(x, stored, gathered), None
-
-
-def _gather_backward(
-    stored: NamedSharding, gathered: NamedSharding, _: None, grad: jax.Array
-) -> tuple[jax.Array]:
-    return (jax.lax.with_sharding_constraint(grad, stored),)
-
-
-_gather.defvjp(_gather_forward, _gather_backward)
-
+        if stored == gathered:
+            return x
+        # The first constraint keeps what is saved for the backward pass in shards.
+        x = jax.lax.with_sharding_constraint(x, stored)
+        return jax.lax.with_sharding_constraint(x, gathered)

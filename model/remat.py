@@ -13,8 +13,8 @@ Policy = Callable[..., Any]
 def remat_policy(remat: str) -> Policy | None:
     """The `jax.checkpoint` policy of a `model.remat` setting.
 
-    "none" keeps everything but gathered weights: a sharding constraint is never kept, so a
-    weight that was gathered for its layer is gathered again in the backward pass.
+    "none" keeps everything but gathered weights: they are gathered again in the backward pass,
+    so that no device ever holds more than one layer of them.
     """
     policies = jax.checkpoint_policies
     if remat == "none":
