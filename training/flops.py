@@ -53,4 +53,4 @@ def peak_flops(device_kind: str) -> float | None:
 
 
 def _is_matrix(spec: ParamSpec) -> bool:
-    return len(spec.draw_shape) > 1
+    return len(spec.shape) - isinstance(spec.layers, tuple) > 1
