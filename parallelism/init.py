@@ -1,4 +1,12 @@
-"""Makes declared parameters: drawn on the devices that hold them, by one small program a kind."""
+"""Makes declared parameters: drawn on the devices that hold them, by a few small programs a kind.
+
+    specs = {"kernel": ParamSpec((4096, 1024), "float32", Normal(0.02), ("embed", "mlp"))}
+    params = init_sharded(specs, jax.random.key(0), make_mesh({"fsdp": -1}))
+
+A value depends on the key, the parameter's path, its layer, its shape, its dtype and its
+initializer; not on the mesh, the rules, the other parameters, the strategy, `stack_bytes`, or
+whether its layers are stacked. docs/init.md says how, and for which initializers.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +14,20 @@ import os
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from parallelism.draws import KindPrograms, draw, draw_many
-from parallelism.kinds import Kind, group_kinds
+from parallelism.draws import KEY_DATA, PRNG
+from parallelism.init_programs import Programs, SingleGraph, kind_programs
+from parallelism.kinds import group_kinds
 from parallelism.params import flatten_specs
 from parallelism.rules import DEFAULT_RULES, Rules
 
 Strategy = Literal["two_stage", "single_graph"]
-DEFAULT_STACK_BYTES = 1 << 30
+DEFAULT_STACK_BYTES = 1 << 28
 
 
 def init_sharded(
@@ -31,8 +39,11 @@ def init_sharded(
     *,
     stack_bytes: int = DEFAULT_STACK_BYTES,
 ) -> Any:
-    """Returns the tree of arrays that a tree of ParamSpec declares, each laid out over the mesh."""
-    return plan_init(specs, mesh, rules, strategy, stack_bytes=stack_bytes).compile().run(key)
+    """Returns the tree of arrays that a tree of ParamSpec declares, each laid out over the mesh.
+
+    `key` is a threefry key, as `jax.random.key(seed)` makes it. Errors are those of `plan_init`.
+    """
+    return plan_init(specs, mesh, rules, strategy, stack_bytes=stack_bytes).run(key)
 
 
 def plan_init(
@@ -43,87 +54,71 @@ def plan_init(
     *,
     stack_bytes: int = DEFAULT_STACK_BYTES,
 ) -> InitProgram:
-    """Lowers the programs that make the parameters; nothing is compiled or allocated yet."""
+    """Lowers the programs that make the parameters; compiles nothing, allocates nothing.
+
+    two_stage: parameters of one kind are drawn together, in stacks of at most `stack_bytes` on each
+    device, and handed out; the cost to compile grows with the number of kinds only.
+    single_graph: one program with an output for every parameter; the reference for tests.
+    `mesh` may be of devices that are not here, to compile for them.
+
+    Raises ValueError for a leaf that is no ParamSpec, for a parameter that the rules cannot shard,
+    and for two parameters that would draw from one key.
+    """
+    if strategy not in ("two_stage", "single_graph"):
+        raise ValueError(f"init strategy {strategy!r} is neither two_stage nor single_graph")
+    if not getattr(jax.config, "jax_threefry_partitionable", True):
+        raise ValueError("jax_threefry_partitionable is off; without it, draws depend on the mesh")
+    started = time.perf_counter()
     by_path, treedef = flatten_specs(specs)
     kinds = group_kinds(by_path, mesh, rules)
-    parts: list[_Programs]
+    parts: list[Programs]
     if strategy == "single_graph":
         parts = [SingleGraph(kinds)]
-    elif strategy == "two_stage":
-        parts = [KindPrograms(kind, stack_bytes) for kind in kinds]
     else:
-        raise ValueError(f"init strategy {strategy!r} is neither two_stage nor single_graph")
-    return InitProgram(parts, list(by_path), treedef)
-
-
-class _Programs(Protocol):
-    def compile(self) -> None: ...
-    @property
-    def compiled(self) -> list[Any]: ...
-    def run(self, root: np.ndarray) -> Any: ...
-
-
-class SingleGraph:
-    """The reference: one program with an output for every parameter."""
-
-    def __init__(self, kinds: Sequence[Kind]) -> None:
-        members = [(kind, member) for kind in kinds for member in kind.members]
-        self._paths = [member.path for _, member in members]
-
-        def make(root: jax.Array) -> list[jax.Array]:
-            return [_make_one(kind, root, member.draws) for kind, member in members]
-
-        jitted = jax.jit(make, out_shardings=[kind.sharding for kind, _ in members])
-        self._lowered = jitted.lower(jax.ShapeDtypeStruct((2,), np.uint32))
-        self.compiled: list[Any] = []
-
-    def compile(self) -> None:
-        self.compiled = [self._lowered.compile()]
-
-    def run(self, root: np.ndarray) -> Any:
-        yield from zip(self._paths, self.compiled[0](root), strict=True)
-
-
-def _make_one(kind: Kind, root: jax.Array, draws: Any) -> jax.Array:
-    if kind.ignores_key:
-        return kind.initializer(None, kind.shape, kind.dtype)
-    ids = jnp.asarray(np.array(draws, np.uint32))
-    return draw(kind, root, ids[0]) if kind.num_stacked is None else draw_many(kind, root, ids)
+        parts = [kind_programs(kind, stack_bytes) for kind in kinds]
+    return InitProgram(parts, list(by_path), treedef, time.perf_counter() - started)
 
 
 class InitProgram:
-    """Compiles in the background from `start_compile` on; `run` draws, as often as one likes.
+    """The programs that make one tree of parameters, and when they are compiled.
 
-    `compile_seconds` is the wall time from the start of compiling to the last program's end.
+    `start_compile` begins in threads, side by side, so that the caller may trace and compile
+    something else; `compile` waits for the end; `run` makes the arrays, as often as one likes.
+    `lower_seconds` and `compile_seconds` are wall time of tracing, and of compiling from its start
+    to the end of the last program.
     """
 
-    def __init__(self, parts: Sequence[_Programs], paths: list[str], treedef: Any) -> None:
+    def __init__(
+        self, parts: Sequence[Programs], paths: Sequence[str], treedef: Any, lower_seconds: float
+    ) -> None:
         self._parts = parts
         self._paths = paths
         self._treedef = treedef
-        self._futures: list[Future[float]] = []
+        self._ends: list[Future[float]] = []
         self._started = 0.0
+        self.lower_seconds = lower_seconds
         self.compile_seconds = 0.0
 
     def start_compile(self) -> InitProgram:
-        """Starts to compile the programs side by side in threads and returns at once."""
-        if not self._futures:
+        """Starts to compile in the background; later calls change nothing."""
+        if not self._ends and self._parts:
+            num_threads = min(len(self._parts), os.cpu_count() or 1)
             self._started = time.perf_counter()
-            pool = ThreadPoolExecutor(os.cpu_count() or 1, thread_name_prefix="init-compile")
-            self._futures = [pool.submit(_compile_timed, part) for part in self._parts]
+            pool = ThreadPoolExecutor(num_threads, thread_name_prefix="init-compile")
+            self._ends = [pool.submit(_compile, part) for part in self._parts]
             pool.shutdown(wait=False)
         return self
 
     def compile(self) -> InitProgram:
-        """Waits until every program is compiled."""
+        """Returns when every program is compiled; raises what their compiling raised."""
         self.start_compile()
-        self.compile_seconds = max((f.result() for f in self._futures), default=self._started)
-        self.compile_seconds -= self._started
+        if self._ends:
+            self.compile_seconds = max(end.result() for end in self._ends) - self._started
         return self
 
     @property
-    def compiled(self) -> list[Any]:
-        """Every executable, for reading HLO and memory analysis."""
+    def compiled(self) -> list[jax.stages.Compiled]:
+        """All executables, to read their HLO and memory analysis; empty before `compile`."""
         return [program for part in self._parts for program in part.compiled]
 
     @property
@@ -131,26 +126,29 @@ class InitProgram:
         return len(self.compiled)
 
     def run(self, key: jax.Array) -> Any:
-        """Draws the tree of arrays from `key`, as made by `jax.random.key(seed)`."""
-        self.compile()
+        """Returns the tree of arrays drawn from `key`; raises ValueError if it is no threefry key.
+
+        Alive at once are the arrays made so far, one stack, and the temporaries of one program.
+        """
         root = _key_data(key)
+        self.compile()
         arrays = {path: array for part in self._parts for path, array in part.run(root)}
-        return jax.tree_util.tree_unflatten(self._treedef, [arrays[p] for p in self._paths])
+        return jax.tree_util.tree_unflatten(self._treedef, [arrays[path] for path in self._paths])
 
 
-def _compile_timed(part: _Programs) -> float:
+def _compile(part: Programs) -> float:
     part.compile()
     return time.perf_counter()
 
 
 def _key_data(key: jax.Array) -> np.ndarray:
-    """The two words of a threefry key, on the host, so that it may live on any device."""
+    """The words of a threefry key, on the host, so that it may lie on any device."""
     if jax.dtypes.issubdtype(key.dtype, jax.dtypes.prng_key):
         key = jax.random.key_data(key)
     data = np.asarray(key)
-    if data.shape != (2,) or data.dtype != np.uint32:
+    if data.shape != KEY_DATA.shape or data.dtype != KEY_DATA.dtype:
         raise ValueError(
-            f"the key has data {data.dtype}{list(data.shape)}, not the uint32[2] of threefry2x32, "
-            "whose draws do not depend on the mesh; make it with jax.random.key(seed)"
+            f"a key of {data.dtype}{list(data.shape)} is not one of {PRNG}, the generator whose "
+            "draws do not depend on the mesh; make it with jax.random.key(seed)"
         )
     return data

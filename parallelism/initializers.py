@@ -53,28 +53,34 @@ def ignores_key(initializer: Any) -> bool:
 
 
 def initializer_identity(initializer: Any) -> Hashable:
-    """What two initializers have in common exactly when they draw the same values.
+    """Something that is equal for two initializers when they surely draw the same values.
 
-    Value classes and plain functions stand for themselves. Closures of one code over equal values,
-    such as two `jax.nn.initializers.normal(0.02)`, are the same, and so are equal partials; a
-    user who makes a fresh one for every parameter would otherwise compile a program for each.
+    Value classes stand for themselves. Functions of one code over equal values, such as two
+    `jax.nn.initializers.normal(0.02)`, are the same, and so are equal partials; a user who makes
+    a fresh one for every parameter would otherwise compile a program for each. What cannot be
+    compared by value is compared by `is`.
     """
-    if isinstance(initializer, functools.partial):
-        keywords = tuple(sorted(initializer.keywords.items()))
-        return ("partial", _value(initializer.func), _value(initializer.args), _value(keywords))
-    if isinstance(initializer, types.FunctionType) and initializer.__closure__:
-        cells = tuple(cell.cell_contents for cell in initializer.__closure__)
-        defaults = (initializer.__defaults__, tuple((initializer.__kwdefaults__ or {}).items()))
-        return (initializer.__code__, _value(cells), _value(defaults))
-    return initializer if isinstance(initializer, Hashable) else id(initializer)
+    return _frozen(initializer, ())
 
 
-def _value(value: Any) -> Hashable:
-    """A stand-in that tells 1 from 1.0 and from True, and 0.0 from -0.0."""
+def _frozen(value: Any, outer: tuple[Any, ...]) -> Hashable:
+    """A stand-in for comparing; it tells 1 from 1.0 and from True, and 0.0 from -0.0.
+
+    `outer` are the functions around `value`, at which a function that refers to itself ends.
+    """
     if isinstance(value, tuple):
-        return tuple(_value(part) for part in value)
+        return tuple(_frozen(part, outer) for part in value)
     if isinstance(value, float):
         return (float, value.hex())
-    if isinstance(value, types.FunctionType | functools.partial):
-        return initializer_identity(value)
+    if isinstance(value, functools.partial):
+        return _frozen((value.func, value.args, tuple(value.keywords.items())), outer)
+    if isinstance(value, types.FunctionType) and value not in outer:
+        return _frozen_function(value, (*outer, value))
     return (type(value), value if isinstance(value, Hashable) else id(value))
+
+
+def _frozen_function(function: types.FunctionType, outer: tuple[Any, ...]) -> Hashable:
+    cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
+    defaults = (function.__defaults__, tuple((function.__kwdefaults__ or {}).items()))
+    values = _frozen((cells, *defaults), outer)
+    return (function.__code__, id(function.__globals__), values)

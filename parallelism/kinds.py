@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -25,18 +25,19 @@ class Member:
 
 @dataclass(frozen=True)
 class Kind:
-    """Parameters with one shape, dtype, initializer and sharding.
+    """Parameters with one shape, dtype, initializer and sharding; equal when these are.
 
     `num_stacked` is None for parameters that are one draw each, or the number of draws that each
-    one stacks. `members` are in the order of the tree.
+    one stacks. `members` are in the order of the tree. `identity` stands for the initializer.
     """
 
     shape: tuple[int, ...]
     dtype: Any
-    initializer: Initializer
+    identity: Hashable
     sharding: NamedSharding
     num_stacked: int | None
-    members: tuple[Member, ...]
+    initializer: Initializer = field(compare=False)
+    members: tuple[Member, ...] = field(default=(), compare=False)
 
     @property
     def ignores_key(self) -> bool:
@@ -64,31 +65,26 @@ def group_kinds(specs: Mapping[str, ParamSpec], mesh: Mesh, rules: Rules) -> lis
     Raises ValueError, with the parameter's path, when the rules cannot shard it, and when two
     parameters would draw from one key.
     """
-    groups: dict[Any, list[Member]] = {}
-    examples: dict[Any, tuple[ParamSpec, NamedSharding]] = {}
+    groups: dict[Kind, list[Member]] = {}
     for path, spec in specs.items():
-        sharding = _sharding(path, spec, mesh, rules)
-        constant = ignores_key(spec.initializer)
-        num_stacked = len(draw_ids(path, spec)) if spec.is_stacked and not constant else None
-        identity = initializer_identity(spec.initializer)
-        key = (spec.shape, spec.dtype, identity, sharding, num_stacked)
-        draws = () if constant else tuple(draw_ids(path, spec))
-        groups.setdefault(key, []).append(Member(path, draws))
-        examples.setdefault(key, (spec, sharding))
-    check_distinct(
-        (m.path, draw) for members in groups.values() for m in members for draw in m.draws
+        kind = _kind_of(path, spec, mesh, rules)
+        draws = () if kind.ignores_key else tuple(draw_ids(path, spec))
+        groups.setdefault(kind, []).append(Member(path, draws))
+    every = [member for members in groups.values() for member in members]
+    check_distinct((member.path, draw) for member in every for draw in member.draws)
+    return [replace(kind, members=tuple(members)) for kind, members in groups.items()]
+
+
+def _kind_of(path: str, spec: ParamSpec, mesh: Mesh, rules: Rules) -> Kind:
+    is_stack = isinstance(spec.layers, tuple) and not ignores_key(spec.initializer)
+    return Kind(
+        shape=spec.shape,
+        dtype=spec.dtype,
+        identity=initializer_identity(spec.initializer),
+        sharding=_sharding(path, spec, mesh, rules),
+        num_stacked=spec.shape[0] if is_stack else None,
+        initializer=spec.initializer,
     )
-    return [
-        Kind(
-            shape=examples[key][0].shape,
-            dtype=examples[key][0].dtype,
-            initializer=examples[key][0].initializer,
-            sharding=examples[key][1],
-            num_stacked=key[-1],
-            members=tuple(members),
-        )
-        for key, members in groups.items()
-    ]
 
 
 def _sharding(path: str, spec: ParamSpec, mesh: Mesh, rules: Rules) -> NamedSharding:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -35,8 +36,7 @@ class ParamSpec:
         object.__setattr__(self, "shape", tuple(int(size) for size in self.shape))
         object.__setattr__(self, "dtype", np.dtype(self.dtype))
         object.__setattr__(self, "axes", tuple(self.axes))
-        if self.layers is not None and not isinstance(self.layers, int):
-            object.__setattr__(self, "layers", tuple(int(layer) for layer in self.layers))
+        object.__setattr__(self, "layers", _as_layers(self.layers))
         if len(self.axes) != len(self.shape):
             raise ValueError(
                 f"shape {self.shape} has {len(self.shape)} dimensions, but axes {self.axes} name "
@@ -47,16 +47,6 @@ class ParamSpec:
                 f"a stack of {len(self.layers)} layers needs a first dimension of that size, but "
                 f"the shape is {self.shape}"
             )
-
-    @property
-    def is_stacked(self) -> bool:
-        """Whether the first dimension stacks layers."""
-        return isinstance(self.layers, tuple)
-
-    @property
-    def draw_shape(self) -> tuple[int, ...]:
-        """Shape of one call of the initializer: one layer's part of a stack, else all of it."""
-        return self.shape[1:] if self.is_stacked else self.shape
 
 
 class DrawId(NamedTuple):
@@ -72,14 +62,14 @@ def flatten_specs(specs: Any) -> tuple[dict[str, ParamSpec], Any]:
     Raises ValueError for a leaf that is no ParamSpec and for two leaves with one path.
     """
     leaves, treedef = jax.tree_util.tree_flatten_with_path(specs)
-    named = [("/".join(map(_component, path)), leaf) for path, leaf in leaves]
-    for path, leaf in named:
+    by_path: dict[str, ParamSpec] = {}
+    for keys, leaf in leaves:
+        path = "/".join(map(_component, keys))
         if not isinstance(leaf, ParamSpec):
             raise ValueError(f"{path or 'the tree'} is {type(leaf).__name__}, not a ParamSpec")
-    by_path = dict(named)
-    if len(by_path) < len(named):
-        twice = next(path for path, _ in named if [p for p, _ in named].count(path) > 1)
-        raise ValueError(f"two parameters have the path {twice!r}")
+        if path in by_path:
+            raise ValueError(f"two parameters have the path {path!r}")
+        by_path[path] = leaf
     return by_path, treedef
 
 
@@ -96,7 +86,7 @@ def draw_ids(path: str, spec: ParamSpec) -> list[DrawId]:
     return [DrawId(_stable_hash(common), layer) for layer in layers]
 
 
-def check_distinct(draws: Iterator[tuple[str, DrawId]] | Sequence[tuple[str, DrawId]]) -> None:
+def check_distinct(draws: Iterable[tuple[str, DrawId]]) -> None:
     """Raises ValueError, naming both, when two parameters would draw from one key."""
     owner: dict[DrawId, str] = {}
     for path, draw in draws:
@@ -106,6 +96,17 @@ def check_distinct(draws: Iterator[tuple[str, DrawId]] | Sequence[tuple[str, Dra
                 f"{draw.layer}); rename one of them, or correct its layers"
             )
         owner[draw] = path
+
+
+def _as_layers(layers: Any) -> int | tuple[int, ...] | None:
+    """Plain Python numbers in place of ranges, lists and NumPy's; refuses negative ones."""
+    if layers is None:
+        return None
+    stacked = isinstance(layers, Iterable)
+    numbers = tuple(operator.index(layer) for layer in (layers if stacked else (layers,)))
+    if any(number < 0 for number in numbers):
+        raise ValueError(f"layers {numbers} are counted from 0")
+    return numbers if stacked else numbers[0]
 
 
 def _component(key: Any) -> str:
