@@ -13,7 +13,13 @@ from configs.convert import from_tree
 from configs.directories import propose_dir
 from configs.errors import ConfigError, RefusedError
 from configs.overrides import Override, assign, options, prepare, to_hydra, touched
-from configs.resume import checkpoint_problems, inherited, resume_problems, saved_values
+from configs.resume import (
+    checkpoint_problems,
+    inherited,
+    mesh_as_asked,
+    resume_problems,
+    saved_values,
+)
 from configs.saved import NAME
 from configs.schema import Config
 from configs.validate import validate
@@ -65,7 +71,8 @@ def load_with_overrides(
     saved, missing = _saved_run(tree)
     problems += missing
     run_dir_is_given = get(tree, "run.dir") is not None
-    taken = inherited(str(get(tree, "mode")), saved or {}, _explicit(good, known, config_dir))
+    lent = {**saved, **mesh_as_asked(get(tree, "run.dir"))} if saved else {}
+    taken = inherited(str(get(tree, "mode")), lent, _explicit(good, known, config_dir))
     taken = {key: value for key, value in taken.items() if _put(tree, key, value)}
     _choose_run_dir(tree)
     config, wrong = from_tree(tree)
@@ -75,8 +82,8 @@ def load_with_overrides(
     if problems:
         raise ConfigError(problems)
     told = [text for text, override in zip(told, good, strict=True) if override.key != "run.dir"]
-    lent = [assign(key, value) for key, value in taken.items()]
-    return Loaded(config, [*told, *lent], lent, run_dir_is_given)
+    assigned = [assign(key, value) for key, value in taken.items()]
+    return Loaded(config, [*told, *assigned], assigned, run_dir_is_given)
 
 
 def get(tree: Any, key: str) -> Any:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from configs.compose import compose
 from configs.convert import convert
 from configs.errors import ConfigError, RefusedError
 from configs.fields import leaves, read
@@ -66,6 +67,22 @@ def saved_values(run_dir: str | os.PathLike[str]) -> dict[str, Any] | None:
     if problems:
         raise ConfigError(problems)
     return values
+
+
+def mesh_as_asked(run_dir: str | os.PathLike[str]) -> dict[str, Any]:
+    """The mesh keys as the last command gave them, from what Hydra saved: -1 is still -1.
+
+    RUN/config.yaml has the sizes that came of it, which would not fit another machine.
+    """
+    folder = Path(run_dir) / ".hydra"
+    if not (folder / NAME).is_file():
+        return {}
+    try:
+        tree = compose([], folder, Path(NAME).stem)
+    except RefusedError:
+        return {}
+    mesh = _flat({"mesh": tree.get("mesh", {})})
+    return {key: value for key, value in mesh if key in leaves()}
 
 
 def has_checkpoints(run_dir: str | os.PathLike[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import chdir
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,9 +82,10 @@ def _run_job(run: Run, asked: Namespace, mode: str) -> _Job:
     if mode == "train":
         overrides.append(f"run.dir={quote(str(folder))}")
     try:
-        config = load(
-            overrides, config_dir=asked.config_dir, config_name=asked.config_name or "config"
-        )
+        with chdir(job.runtime.cwd):  # hydra.job.chdir must not move what paths are relative to
+            config = load(
+                overrides, config_dir=asked.config_dir, config_name=asked.config_name or "config"
+            )
     except ConfigError as error:
         print(error.report(), file=sys.stderr, flush=True)
         with (folder / "train.log").open("a", encoding="utf-8") as log:

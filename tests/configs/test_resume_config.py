@@ -4,6 +4,8 @@ import pytest
 
 from configs import ConfigError, load
 from configs.resume import permitted_changes
+from configs.saved import read_config
+from configs.validate import resolve
 
 RUN = "run.dir=RUN"
 
@@ -90,6 +92,16 @@ def test_a_command_that_sets_an_axis_describes_the_whole_mesh(run):
     mesh = load([RUN, "mesh.simulate=8"]).mesh
     assert (mesh.simulate, mesh.fsdp, mesh.context) == (8, -1, 1)
     assert load([RUN, "mesh=auto"]).mesh.simulate == 0
+
+
+def test_the_mesh_that_a_run_asked_for_fits_itself_to_other_devices(command_line, trained):
+    command_line.behaviour = lambda config: trained(resolve(config, 4))
+    assert command_line(RUN, "mesh.context=2") == 0
+    assert read_config("RUN/config.yaml").mesh.fsdp == 2
+    again = load([RUN])
+    assert (again.mesh.fsdp, again.mesh.context) == (-1, 2)
+    assert permitted_changes(resolve(again, 4)) == []
+    assert permitted_changes(resolve(again, 8)) == ["mesh.fsdp: saved 2, now 4"]
 
 
 def test_a_constant_schedule_has_no_length_to_change(command_line, trained):

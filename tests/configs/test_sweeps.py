@@ -96,6 +96,13 @@ def test_a_job_is_resumed_and_evaluated_by_its_path(command_line, trained):
     assert load(["mode=eval", "run.dir=S/1"]).train.steps == 40
 
 
+def test_paths_are_relative_to_where_the_command_was_given(command_line, tmp_path):
+    (tmp_path / "text").touch()
+    words = ["data=text", "data.path=text", "seed=1,2", "hydra.job.chdir=true"]
+    assert command_line("-m", *words) == 0
+    assert [config.data.path for config in command_line.ran] == [str(tmp_path / "text")] * 2
+
+
 def test_one_sweep_after_another_has_another_directory(command_line, tmp_path):
     assert command_line("-m", "seed=1,2") == 0
     assert command_line("-m", "seed=1,2") == 0
