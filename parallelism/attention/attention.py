@@ -6,23 +6,23 @@ heads, G = N/K, H and Hv widths of a query and of a value head.
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Final
 
 import jax
-import jax.numpy as jnp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from parallelism.attention import all_gather
+from parallelism.attention import all_gather, ring, ulysses
 from parallelism.attention.blockwise import Rule, Task
 from parallelism.attention.plan import AttentionMask, Plan, plan_attention
 from parallelism.attention.sharded import Inputs, Problem, Tokens, attend_sharded
+from parallelism.attention.tiling import repeat_heads
 from parallelism.layout import Layout
 
-STRATEGIES: Final[dict[str, ModuleType]] = {"all_gather": all_gather}
+STRATEGIES: Final = ("all_gather", "ring", "ulysses")
 
 PerToken = jax.Array | tuple[jax.Array, jax.Array]
 """int32 [B, T]; or that for queries and int32 [B, S] for keys."""
@@ -45,9 +45,20 @@ class AttentionSetup:
     context_axis: str = "context"
     heads_axis: str = "tensor"
 
-    def axis_size(self, axis: str) -> int:
+    def axis_size(self, axis: str | None) -> int:
         """Size of a mesh axis; 1 where it is not there."""
         return 1 if self.mesh is None else dict(self.mesh.shape).get(axis, 1)
+
+    @property
+    def exchanges_heads(self) -> bool:
+        """Whether ranks share heads while they attend, and not tokens."""
+        return self.strategy == "ulysses" and self.axis_size(self.context_axis) > 1
+
+    @property
+    def exchange_axis(self) -> str | None:
+        """The mesh axis over which keys and values are exchanged, if they are."""
+        alone = self.exchanges_heads or self.axis_size(self.context_axis) == 1
+        return None if alone else self.context_axis
 
     def spec(self, batch: int, num_heads: int) -> P:
         """How [B, T, N] is sharded; an axis that does not divide is left out."""
@@ -94,8 +105,10 @@ def attention(
     if query.shape[1] != key.shape[1] and positions is None:
         raise ValueError(f"{query.shape[1]} queries, {key.shape[1]} keys: positions are needed")
     spec = setup.spec(query.shape[0], query.shape[2])
-    copies = kv_copies(key.shape[2], 1 if spec[2] is None else setup.axis_size(spec[2]))
-    key, value = (jnp.repeat(x, copies, axis=2) if copies > 1 else x for x in (key, value))
+    shared = ulysses.by_heads(spec) if setup.exchanges_heads else spec
+    ways = _ways(setup, shared, query.shape[2])
+    copies = ways // math.gcd(key.shape[2], ways)
+    key, value = repeat_heads(key, copies), repeat_heads(value, copies)
     planned = mask if positions is None else AttentionMask(causal=False)
     plan = _plan(setup, query.shape[1], key.shape[1], planned)
     rule = Rule(
@@ -106,22 +119,32 @@ def attention(
         step=plan.key.step,
         keys_padded=plan.key.padded,
     )
-    axis = setup.context_axis if setup.axis_size(setup.context_axis) > 1 else None
-    problem = Problem(Task(rule, plan, axis), STRATEGIES[setup.strategy], setup.mesh, spec)
+    strategy = ring if setup.strategy == "ring" else all_gather
+    problem = Problem(Task(rule, plan, setup.exchange_axis), strategy, setup.mesh, shared)
     tokens = (_per_token(segment_ids), _per_token(positions))
-    return attend_sharded(problem, Inputs(query, key, value, *tokens, sinks))
+    inputs = Inputs(query, key, value, *tokens, sinks)
+    if setup.exchanges_heads:
+        return ulysses.attend_by_heads(problem, inputs, spec)
+    return attend_sharded(problem, inputs)
 
 
-def kv_copies(num_kv_heads: int, degree: int) -> int:
-    """How often key/value heads are repeated so that `degree` ranks share them evenly."""
-    return degree // math.gcd(num_kv_heads, degree)
+def _ways(setup: AttentionSetup, spec: P, num_heads: int) -> int:
+    """How many ways `spec` shares the heads; ValueError if the query heads do not divide."""
+    heads = spec[2] if isinstance(spec[2], tuple) else (spec[2],)
+    ways = math.prod(setup.axis_size(axis) for axis in heads)
+    if num_heads % ways != 0:
+        raise ValueError(
+            f"ulysses shares the heads among {ways} ranks of {' * '.join(heads)}, which does not "
+            f"divide {num_heads} query heads; all_gather and ring take any number"
+        )
+    return ways
 
 
 def _plan(setup: AttentionSetup, num_queries: int, num_keys: int, mask: AttentionMask) -> Plan:
-    chunks = [setup.layout.chunks(length) for length in (num_queries, num_keys)]
-    if setup.axis_size(setup.context_axis) == 1:
-        chunks = [(tuple(chunk for rank in ranks for chunk in rank),) for ranks in chunks]
-    return plan_attention(chunks[0], chunks[1], mask, setup.block_size, setup.strategy)
+    query, key = (setup.layout.chunks(length) for length in (num_queries, num_keys))
+    if setup.exchange_axis is None:  # one rank has it all, in the same order
+        query, key = ((tuple(itertools.chain(*ranks)),) for ranks in (query, key))
+    return plan_attention(query, key, mask, setup.block_size, setup.strategy)
 
 
 def _check(query: jax.Array, key: jax.Array, value: jax.Array, setup: AttentionSetup) -> None:

@@ -93,7 +93,8 @@ class Stage:
     @property
     def even_count(self) -> int | None:
         """The number of pairs, if it is the same for every rank."""
-        return int(self.count[0]) if len(set(self.count.tolist())) == 1 else None
+        least, most = int(self.count.min()), int(self.count.max())
+        return most if least == most else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,6 +177,18 @@ def _stage(meets: Sequence[np.ndarray], start: np.ndarray, length: np.ndarray, h
     for rank, found in enumerate(lists):
         pairs[rank, : len(found)] = found
     return Stage(pairs, count, start, length, hop)
+
+
+def stack_stages(stages: Sequence[Stage]) -> Stage:
+    """Stages with one number of key blocks as one, whose arrays are [C, number of stages, ...]."""
+    width = max(stage.pairs.shape[1] for stage in stages)
+    pairs = [np.pad(s.pairs, ((0, 0), (0, width - s.pairs.shape[1]), (0, 0))) for s in stages]
+    return Stage(
+        pairs=np.stack(pairs, axis=1),
+        count=np.stack([stage.count for stage in stages], axis=1),
+        key_start=np.stack([stage.key_start for stage in stages], axis=1),
+        key_length=np.stack([stage.key_length for stage in stages]),
+    )
 
 
 def _gathered_stage(meets: np.ndarray, key: Blocks) -> Stage:

@@ -7,10 +7,33 @@ K key/value heads, G = N/K, n blocks of t slots each (T plus what padding a chun
 
 from __future__ import annotations
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from parallelism.attention.plan import Blocks
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def repeat_heads(x: jax.Array, copies: int) -> jax.Array:
+    """[B, S, K, H] -> [B, S, K*copies, H], each head `copies` times; gradients sum in float32."""
+    return x if copies == 1 else jnp.repeat(x, copies, axis=2)
+
+
+def _repeat_forward(x: jax.Array, copies: int) -> tuple[jax.Array, None]:
+    return repeat_heads(x, copies), None
+
+
+def _repeat_backward(copies: int, _: None, gradient: jax.Array) -> tuple[jax.Array]:
+    if copies == 1:
+        return (gradient,)
+    batch, length, heads, width = gradient.shape
+    split = gradient.reshape(batch, length, heads // copies, copies, width)
+    return (split.astype(jnp.float32).sum(3).astype(gradient.dtype),)
+
+
+repeat_heads.defvjp(_repeat_forward, _repeat_backward)
 
 
 def cut_heads(x: jax.Array, blocks: Blocks, num_kv_heads: int) -> jax.Array:

@@ -1,0 +1,116 @@
+"""Context parallelism by a ring: keys and values go round, and queries stay.
+
+At each hop a rank computes with the shard it holds while the next one is on its way, so that it
+never holds more than two shards of keys and values, and each is sent once around and no further.
+Hops at which no rank has anything to compute are skipped: with a sliding window, shards jump over
+them. Backward, keys and values go round again; their float32 gradients follow one hop behind.
+
+Source: Liu, Zaharia and Abbeel, "Ring Attention with Blockwise Transformers for Near-Infinite
+Context", 2023 (arXiv:2310.01889).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from parallelism.attention.blockwise import (
+    KeyGradients,
+    Keys,
+    Queries,
+    Saved,
+    Softmax,
+    Task,
+    Work,
+    attend,
+    attend_backward,
+    rank_work,
+)
+from parallelism.attention.plan import Stage, stack_stages
+
+TreeT = TypeVar("TreeT")
+
+
+class Turn(NamedTuple):
+    """What stages have in common that one loop can run: shifts of the ring, and a size."""
+
+    arrived: int | None  # ranks that the keys moved since the stage before; None at the first
+    leave: int | None  # ranks that they move to the stage after; None at the last
+    num_pairs: int | None  # where it is the same on all ranks
+
+
+def forward(task: Task, softmax: Softmax, queries: Queries, keys: Keys) -> Softmax:
+    """Add all keys that this rank's queries attend to."""
+
+    def step(turn: Turn, carry: tuple[Softmax, Keys], work: Work) -> tuple[Softmax, Keys]:
+        softmax, keys = carry
+        coming = _send(keys, turn.leave, task)
+        return attend(task.rule, softmax, queries, keys, work), coming
+
+    return _walk(task, step, (softmax, keys))[0]
+
+
+def backward(task: Task, saved: Saved, keys: Keys) -> tuple[jax.Array, KeyGradients]:
+    """Gradients of this rank's queries and, from all ranks' queries, of this rank's keys."""
+    Carry = tuple[jax.Array, Keys, KeyGradients | None]
+
+    def step(turn: Turn, carry: Carry, work: Work) -> Carry:
+        query_gradient, keys, before = carry
+        coming = _send(keys, turn.leave, task)
+        gradients = _send(before, turn.arrived, task)
+        query_gradient, new = attend_backward(task.rule, query_gradient, saved, keys, work)
+        if gradients is not None:
+            new = jax.tree.map(jnp.add, gradients, new)
+        return query_gradient, coming, new
+
+    start: Carry = (jnp.zeros(saved.queries.query.shape, jnp.float32), keys, None)
+    query_gradient, _, gradients = _walk(task, step, start)
+    assert gradients is not None
+    return query_gradient, _send(gradients, -task.plan.stages[-1].hop, task)
+
+
+def _walk(task: Task, step: Callable[[Turn, TreeT, Work], TreeT], carry: TreeT) -> TreeT:
+    """Run `step` for every stage of the plan; like turns in a row are one loop."""
+    stages = task.plan.stages
+    shifts = [after.hop - before.hop for before, after in itertools.pairwise(stages)]
+    turns = [
+        Turn(arrived, leave, stage.even_count)
+        for arrived, leave, stage in zip([None, *shifts], [*shifts, None], stages, strict=True)
+    ]
+    for turn, group in itertools.groupby(zip(turns, stages, strict=True), key=lambda pair: pair[0]):
+        carry = _loop(task, turn, [stage for _, stage in group], step, carry)
+    return carry
+
+
+def _loop(
+    task: Task,
+    turn: Turn,
+    stages: Sequence[Stage],
+    step: Callable[[Turn, TreeT, Work], TreeT],
+    carry: TreeT,
+) -> TreeT:
+    if len(stages) == 1:
+        return step(turn, carry, rank_work(stages[0], task.axis))
+    works = rank_work(stack_stages(stages), task.axis)
+
+    def body(carry: TreeT, work: Work) -> tuple[TreeT, None]:
+        # A number that is known to the compiler does not pass through the loop.
+        known = work if turn.num_pairs is None else work._replace(num_pairs=turn.num_pairs)
+        return step(turn, carry, known), None
+
+    counts = jnp.broadcast_to(jnp.asarray(works.num_pairs), len(stages))
+    return lax.scan(body, carry, works._replace(num_pairs=counts))[0]
+
+
+def _send(tree: TreeT, shift: int | None, task: Task) -> TreeT:
+    """Hand blocks to the rank `shift` further on, and take those of the rank as far behind."""
+    if not shift or task.axis is None:
+        return tree
+    size = len(task.plan.key.start)
+    routes = [(rank, (rank + shift) % size) for rank in range(size)]
+    return jax.tree.map(lambda x: lax.ppermute(x, task.axis, routes), tree)
