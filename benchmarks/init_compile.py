@@ -1,0 +1,182 @@
+"""Seconds to compile an init: one graph for all parameters against a few programs a kind.
+
+    python benchmarks/init_compile.py --target cpu8                  448 factors, 32 layers
+    python benchmarks/init_compile.py --target v5p:4x4x8 --layers 8 32 64 --skip-single
+    python benchmarks/init_compile.py --target cpu128 --tree adamw   state of an unrolled Llama-8B
+
+The targets cpu<N> are simulated devices; any other is a TPU topology for libtpu's compiler (extra
+`tpu-aot`), with no TPU needed. Seconds are wall time of tracing and compiling together; nothing is
+run. Two-stage compiles are repeated and the median is given, the single graph is compiled once, and
+results are merged into init_compile.json beside this script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from parallelism import (
+    DEFAULT_RULES,
+    Constant,
+    Normal,
+    ParamSpec,
+    Rules,
+    TruncatedNormal,
+    make_mesh,
+    plan_init,
+    simulate_cpu_devices,
+)
+
+RESULTS = Path(__file__).with_suffix(".json")
+MODEL_WIDTH, MLP_WIDTH, VOCAB, HEAD_DIM = 4096, 14336, 128256, 128
+NUM_COMPONENTS = 4096
+FACTOR_RULES = Rules({"component": ("data", "fsdp", "context", "tensor")})
+
+
+def factor_specs(num_layers: int) -> Any:
+    """V (d_in, C) and U (C, d_out) of the seven matrices of each layer of Llama-3.1-8B."""
+    d, kv, f, c = MODEL_WIDTH, 1024, MLP_WIDTH, NUM_COMPONENTS
+    sizes = {"q": (d, d), "k": (d, kv), "v": (d, kv), "o": (d, d)}
+    sizes |= {"gate": (d, f), "up": (d, f), "down": (f, d)}
+
+    def factors(d_in: int, d_out: int, layer: int) -> dict[str, ParamSpec]:
+        draw_v, draw_u = Normal(d_in**-0.5), Normal(c**-0.5)
+        return {
+            "V": ParamSpec((d_in, c), "float32", draw_v, (None, "component"), layer),
+            "U": ParamSpec((c, d_out), "float32", draw_u, ("component", None), layer),
+        }
+
+    return [
+        {name: factors(*size, layer) for name, size in sizes.items()} for layer in range(num_layers)
+    ]
+
+
+def adamw_specs(num_layers: int) -> Any:
+    """Parameters and both AdamW moments of an unrolled Llama-8B, and the step counter."""
+    d, f, h = MODEL_WIDTH, MLP_WIDTH, HEAD_DIM
+    matrices = {
+        "query": ((d, 32, h), ("embed", "heads", "head_dim")),
+        "key": ((d, 8, h), ("embed", "kv_heads", "head_dim")),
+        "value": ((d, 8, h), ("embed", "kv_heads", "head_dim")),
+        "out": ((32, h, d), ("heads", "head_dim", "embed")),
+        "gate": ((d, f), ("embed", "mlp")),
+        "up": ((d, f), ("embed", "mlp")),
+        "down": ((f, d), ("mlp", "embed")),
+    }
+
+    def specs(matrix: Any, scale: Any) -> Any:
+        def layer(index: int) -> Any:
+            made = {n: ParamSpec(s, "float32", matrix, a, index) for n, (s, a) in matrices.items()}
+            norms = ("attention_norm", "mlp_norm")
+            return made | {n: ParamSpec((d,), "float32", scale, ("norm",), index) for n in norms}
+
+        return {
+            "embedding": ParamSpec((VOCAB, d), "float32", matrix, ("vocab", "embed")),
+            "head": ParamSpec((d, VOCAB), "float32", matrix, ("embed", "vocab")),
+            "norm": ParamSpec((d,), "float32", scale, ("norm",)),
+            "layers": [layer(index) for index in range(num_layers)],
+        }
+
+    return {
+        "parameters": specs(TruncatedNormal(0.02), Constant(1.0)),
+        "mu": specs(Constant(0.0), Constant(0.0)),
+        "nu": specs(Constant(0.0), Constant(0.0)),
+        "step": ParamSpec((), "int32", Constant(0), ()),
+    }
+
+
+TREES: dict[str, tuple[Callable[[int], Any], Rules]] = {
+    "factors": (factor_specs, FACTOR_RULES),
+    "adamw": (adamw_specs, DEFAULT_RULES),
+}
+
+
+def target_mesh(target: str) -> Mesh:
+    """All devices of a target on the fsdp axis: `cpu8`, or a TPU topology such as `v5p:4x4x8`."""
+    if target.startswith("cpu"):
+        simulate_cpu_devices(int(target.removeprefix("cpu")))
+        return make_mesh({"fsdp": -1})
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    jax.config.update("jax_platforms", "cpu")
+    return make_mesh({"fsdp": -1}, topologies.get_topology_desc(target, "tpu").devices)
+
+
+def compile_once(specs: Any, mesh: Mesh, rules: Rules, **options: Any) -> tuple[float, int]:
+    """Seconds to trace and compile an init, and its number of programs."""
+    started = time.perf_counter()
+    program = plan_init(specs, mesh, rules, **options).compile()
+    return time.perf_counter() - started, program.num_programs
+
+
+def measure(
+    tree: str, num_layers: int, mesh: Mesh, repeats: int, single_graph: bool
+) -> dict[str, Any]:
+    """Both sides for one depth."""
+    make_specs, rules = TREES[tree]
+    specs = make_specs(num_layers)
+    compile_once(specs, mesh, rules)  # the first compile in a process also loads the compiler
+    runs = [compile_once(specs, mesh, rules) for _ in range(repeats)]
+    seconds, num_programs = statistics.median(s for s, _ in runs), runs[0][1]
+    row: dict[str, Any] = {
+        "outputs": len(jax.tree.leaves(specs)),
+        "programs": num_programs,
+        "two_stage_seconds": round(seconds, 2),
+    }
+    if single_graph:
+        slow, _ = compile_once(specs, mesh, rules, strategy="single_graph")
+        row |= {"single_graph_seconds": round(slow, 1), "ratio": round(slow / seconds, 1)}
+    return row
+
+
+def keep(target: str, tree: str, num_layers: int, row: dict[str, Any]) -> dict[str, Any]:
+    """Merges a row into the JSON file; what was not measured again stays."""
+    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    kept = results.setdefault(f"{target} {tree}", {}).setdefault(str(num_layers), {})
+    kept.update(row)
+    if "single_graph_seconds" in kept:
+        kept["ratio"] = round(kept["single_graph_seconds"] / kept["two_stage_seconds"], 1)
+    results["measured_on"] = f"{os.cpu_count()} CPU cores, JAX {jax.__version__}, Python " + (
+        platform.python_version()
+    )
+    RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
+    return dict(kept)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--target", default="cpu8", help="cpu8, cpu128, v5p:4x4x8, ...")
+    parser.add_argument("--tree", choices=sorted(TREES), default="factors")
+    parser.add_argument("--layers", type=int, nargs="+", default=[32])
+    parser.add_argument("--repeats", type=int, default=5, help="two-stage compiles a depth")
+    parser.add_argument("--skip-single", action="store_true", help="leave the slow side out")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse()
+    mesh = target_mesh(args.target)
+    print(f"{args.target}, {args.tree}\nlayers outputs programs  two stages  single graph  ratio")
+    for num_layers in args.layers:
+        row = measure(args.tree, num_layers, mesh, args.repeats, not args.skip_single)
+        kept = keep(args.target, args.tree, num_layers, row)
+        single = kept.get("single_graph_seconds", "-")
+        print(
+            f"{num_layers:6} {kept['outputs']:7} {kept['programs']:8} "
+            f"{kept['two_stage_seconds']:9} s {single:>11} s {kept.get('ratio', '-'):>6}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
