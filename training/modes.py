@@ -11,9 +11,7 @@ from typing import Any
 import jax
 
 from configs import Config, ConfigError
-from configs.validate import resolve
 from data import DataError, open_data
-from parallelism import make_mesh
 from training.checkpoint import CheckpointError, Checkpoints
 from training.compile import compile_eval_step
 from training.console import announce, log, log_to, to_terminal
@@ -22,8 +20,8 @@ from training.evaluate import evaluate
 from training.feed import Feed
 from training.generate import generate
 from training.loop import NotFiniteError
-from training.plan import axis_sizes, fallback_lines, print_plan
-from training.setup import Setup, declare_run
+from training.plan import fallback_lines, print_plan
+from training.setup import Setup, open_setup
 from training.signals import StopSignal
 from training.start import restore
 from training.train import train
@@ -46,7 +44,8 @@ def run(config: Config) -> int:
         stop.install()  # jax.distributed took SIGTERM for itself
         with _log(config):
             try:
-                setup = _declare(config, devices)
+                setup = open_setup(config, devices)
+                _announce_mesh(setup)
                 return _MODES[config.mode](setup, Path(config.run.dir), stop)
             except _REFUSALS as error:
                 log.error("%s", error)
@@ -56,15 +55,12 @@ def run(config: Config) -> int:
                 return FAILED
 
 
-def _declare(config: Config, devices: list[jax.Device]) -> Setup:
-    config = resolve(config, len(devices))
-    mesh = make_mesh(axis_sizes(config), devices)
-    sizes = " ".join(f"{axis}={size}" for axis, size in mesh.shape.items())
-    announce("mesh", f"{sizes}: {len(devices)} {devices[0].device_kind} devices")
-    setup = declare_run(config, mesh)
+def _announce_mesh(setup: Setup) -> None:
+    sizes = " ".join(f"{axis}={size}" for axis, size in setup.mesh.shape.items())
+    kind = setup.mesh.devices.flat[0].device_kind
+    announce("mesh", f"{sizes}: {setup.mesh.size} {kind} device{'s' * (setup.mesh.size > 1)}")
     for line in fallback_lines(setup):
         announce("mesh", line)
-    return setup
 
 
 def _log(config: Config) -> AbstractContextManager[None]:

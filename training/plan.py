@@ -14,9 +14,9 @@ from rich.table import Table
 
 from configs.schema import Config
 from configs.validate import resolve
-from parallelism import AXES, AttentionMask, ParamSpec, Rules, attended_pairs, balance
+from parallelism import AttentionMask, ParamSpec, Rules, attended_pairs, balance
 from training.flops import step_flops
-from training.setup import Setup, declare_run
+from training.setup import Setup, axis_sizes, declare_run
 
 
 _MIN_WIDTH = 140  # tables are not cut off where output is piped
@@ -39,11 +39,6 @@ def print_plan(config: Config) -> None:
     console.print(_work_table(setup))
     for line in fallback_lines(setup):
         console.print(line)
-
-
-def axis_sizes(config: Config) -> dict[str, int]:
-    """The mesh's axis sizes, in the order of the mesh."""
-    return {axis: getattr(config.mesh, axis) for axis in AXES}
 
 
 def fallback_lines(setup: Setup) -> Iterator[str]:

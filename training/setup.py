@@ -9,8 +9,9 @@ import jax
 from jax.sharding import Mesh
 
 from configs.schema import Config
+from configs.validate import resolve
 from model import Placement, Transformer, build_model, parameter_roles, parameter_specs
-from parallelism import DEFAULT_RULES, AttentionSetup, Layout, Rules
+from parallelism import AXES, DEFAULT_RULES, AttentionSetup, Layout, Rules, make_mesh
 from training.optimizer import Rule, hyperparameters, update_rule
 from training.state import TrainState, train_state_specs
 
@@ -38,6 +39,17 @@ class Setup:
     def _abstract(self, spec: Any) -> jax.ShapeDtypeStruct:
         sharding = self.rules.sharding(self.mesh, spec.axes, spec.shape)
         return jax.ShapeDtypeStruct(spec.shape, spec.dtype, sharding=sharding)
+
+
+def open_setup(config: Config, devices: list[jax.Device]) -> Setup:
+    """Declares a run on these devices; raises ConfigError when the mesh does not fit them."""
+    config = resolve(config, len(devices))
+    return declare_run(config, make_mesh(axis_sizes(config), devices))
+
+
+def axis_sizes(config: Config) -> dict[str, int]:
+    """The mesh's axis sizes, in the order of the mesh."""
+    return {axis: getattr(config.mesh, axis) for axis in AXES}
 
 
 def declare_run(config: Config, mesh: Mesh, rules: Rules = DEFAULT_RULES) -> Setup:
