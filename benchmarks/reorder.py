@@ -3,10 +3,11 @@
     python benchmarks/reorder.py                    everything; prints tables, writes reorder.json
     python benchmarks/reorder.py --only tpu --form foldtext --json out.json
 
-`gather` indexes with the permutation (jnp.take). `reshape` is MaxText's published form, written
-afresh from its description: split the chunks into halves, reverse the second, stack, reshape; back:
-take every other chunk, reverse the odd ones, concatenate. `foldtext` is reorder_sequence. Two
-placements: the whole array on one device, and sharded along the sequence over the context axis.
+`gather` takes whole chunks in their new order (jnp.take). `reshape` is MaxText's published form,
+written afresh from its description: split the chunks into halves, reverse the second, stack,
+reshape; back: take every other chunk, reverse the odd ones, concatenate. `foldtext` is
+reorder_sequence. Two placements: the whole array on one device, and sharded along the sequence over
+the context axis.
 
 The CPU part times them in alternation, on 1 and on 8 simulated devices. The TPU part compiles
 bfloat16 [1, 131072, 8, 128] for v5p with libtpu (extra tpu-aot) and reads XLA's own figures, per
@@ -46,18 +47,21 @@ ROUNDS = 15
 
 def gather(x: jax.Array, cp: int, back: bool, mesh_axis: str | None) -> jax.Array:
     layout = Layout("zigzag", cp)
-    order = layout.inverse(x.shape[1]) if back else layout.permutation(x.shape[1])
-    return jnp.take(x, order, axis=1)
+    order = layout.inverse(2 * cp) if back else layout.permutation(2 * cp)
+    return jnp.take(in_chunks(x, cp), order, axis=1).reshape(x.shape)
 
 
 def reshape(x: jax.Array, cp: int, back: bool, mesh_axis: str | None) -> jax.Array:
-    batch, seq_len, *rest = x.shape
+    chunks = in_chunks(x, cp)
     if back:
-        chunks = x.reshape(batch, cp, 2, seq_len // (2 * cp), *rest)
-        halves = [chunks[:, :, 0], chunks[:, ::-1, 1]]
-        return jnp.concatenate(halves, axis=1).reshape(x.shape)
-    chunks = x.reshape(batch, 2, cp, seq_len // (2 * cp), *rest)
-    return jnp.stack([chunks[:, 0], chunks[:, 1, ::-1]], axis=2).reshape(x.shape)
+        return jnp.concatenate([chunks[:, ::2], chunks[:, 1::2][:, ::-1]], axis=1).reshape(x.shape)
+    head, tail = chunks[:, :cp], chunks[:, cp:][:, ::-1]
+    return jnp.stack([head, tail], axis=2).reshape(x.shape)
+
+
+def in_chunks(x: jax.Array, cp: int) -> jax.Array:
+    """[B, S, ...] -> [B, 2*cp, S/(2*cp), ...]"""
+    return x.reshape(x.shape[0], 2 * cp, -1, *x.shape[2:])
 
 
 def foldtext(x: jax.Array, cp: int, back: bool, mesh_axis: str | None) -> jax.Array:

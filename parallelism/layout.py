@@ -121,8 +121,8 @@ class Layout:
     def fold(self, x: ArrayT, dim: int = 1) -> ArrayT:
         """Take `x` from contiguous order to this layout along `dim`; a whole array, not a shard.
 
-        Any shape and dtype. NumPy in, NumPy out; JAX in, JAX out, traceable: static slices that are
-        concatenated in their new order, so that XLA reads once, writes once and never gathers.
+        Any shape and dtype. NumPy in, NumPy out; JAX in, JAX out, traceable. Every piece's place is
+        known while tracing, so that XLA reads once, writes once and never gathers.
         Raises ValueError for a length that does not fit or a `dim` that is not there.
         """
         return _move(self, x, dim, folded=False)
@@ -164,33 +164,56 @@ def _move(layout: Layout, x: ArrayT, dim: int, *, folded: bool) -> ArrayT:
     layout.check(x.shape[dim])
     if layout.is_identity:
         return x
-    move = _exchange_chunks if layout.name == "zigzag" else _transpose_stripes
-    return move(x, dim, layout.cp, folded)
-
-
-def _exchange_chunks(x: ArrayT, dim: int, cp: int, folded: bool) -> ArrayT:
-    """Zigzag as slices and a concatenation; the last rank's two chunks are neighbours, one slice.
-
-    cp=3, contiguous: 0 1 [2 3] 4 5 -> 0 5 1 4 [2 3]; folded: 0 5 1 4 [2 3] -> 0 1 [2 3] 4 5.
-    """
-    chunk = x.shape[dim] // (2 * cp)
-    sizes = [chunk] * (2 * cp - 1)
-    if folded:
-        sizes[-1] *= 2
-        order = [*range(0, 2 * cp - 1, 2), *range(2 * cp - 3, 0, -2)]
-    else:
-        sizes[cp - 1] *= 2
-        order = [piece for rank in range(cp - 1) for piece in (rank, 2 * cp - 2 - rank)]
-        order.append(cp - 1)
+    if layout.name == "striped":
+        return _transpose(x, dim, layout.cp, folded)
     if isinstance(x, np.ndarray):
+        sizes, order = _pieces(x.shape[dim], layout.cp, folded)
         pieces = np.split(x, np.cumsum(sizes[:-1]), axis=dim)
         return np.concatenate([pieces[i] for i in order], axis=dim)
-    # lax.split and not slicing: its transpose is one concatenation, not a sum of 2*cp-1 paddings.
-    parts = lax.split(x, sizes, axis=dim)
-    return lax.concatenate([parts[i] for i in order], dimension=dim)
+    # XLA's TPU compiler makes a copy of each piece in place; its other compilers write one loop,
+    # which many pieces slow down, but into which they fuse the reversal, which TPU's does not.
+    on_tpu = functools.partial(_concatenate_pieces, dim=dim, cp=layout.cp, folded=folded)
+    elsewhere = functools.partial(_pair_halves, dim=dim, cp=layout.cp, folded=folded)
+    return lax.platform_dependent(x, tpu=on_tpu, default=elsewhere)
 
 
-def _transpose_stripes(x: ArrayT, dim: int, cp: int, folded: bool) -> ArrayT:
+# Zigzag in two forms, neither with a gather. Both are built from operations that JAX transposes to
+# one another (split and concatenate), where slicing would become a sum of paddings.
+
+
+def _pieces(seq_len: int, cp: int, folded: bool) -> tuple[list[int], list[int]]:
+    """Lengths of the pieces to cut, and their new order; two chunks that stay together are one.
+
+    12 tokens, cp=3: [2, 2, 4, 2, 2] and 0 4 1 3 2; folded: [2, 2, 2, 2, 4] and 0 2 4 3 1.
+    """
+    sizes = [seq_len // (2 * cp)] * (2 * cp - 1)
+    if folded:
+        sizes[-1] *= 2
+        return sizes, [*range(0, 2 * cp - 1, 2), *range(2 * cp - 3, 0, -2)]
+    sizes[cp - 1] *= 2
+    pairs = [piece for rank in range(cp - 1) for piece in (rank, 2 * cp - 2 - rank)]
+    return sizes, [*pairs, cp - 1]
+
+
+def _concatenate_pieces(x: jax.Array, dim: int, cp: int, folded: bool) -> jax.Array:
+    sizes, order = _pieces(x.shape[dim], cp, folded)
+    pieces = lax.split(x, sizes, axis=dim)
+    return lax.concatenate([pieces[i] for i in order], dimension=dim)
+
+
+def _pair_halves(x: jax.Array, dim: int, cp: int, folded: bool) -> jax.Array:
+    """The head's chunks in order and the tail's in reverse, side by side: [cp, 2, chunk]."""
+    before, after, chunk = x.shape[:dim], x.shape[dim + 1 :], x.shape[dim] // (2 * cp)
+    source, target = (dim + 1, dim) if folded else (dim, dim + 1)
+    halves = x.reshape(*before, *((cp, 2) if folded else (2, cp)), chunk, *after)
+    head, tail = lax.split(halves, (1, 1), axis=source)
+    tail = lax.rev(tail, (dim if folded else dim + 1,))
+    column = (*before, *((1, cp) if folded else (cp, 1)), chunk, *after)
+    columns = [head.reshape(column), tail.reshape(column)]
+    return lax.concatenate(columns, dimension=target).reshape(x.shape)
+
+
+def _transpose(x: ArrayT, dim: int, cp: int, folded: bool) -> ArrayT:
     """Striped as a transpose: [S] is seen as [S/cp, cp] and turned round; folded, as [cp, S/cp]."""
     rows = x.shape[dim] // cp
     grid = (cp, rows) if folded else (rows, cp)
