@@ -57,7 +57,8 @@ def groups(config_dir: str | os.PathLike[str] | None) -> dict[str, list[str]]:
     for folder in map(Path, search_path(config_dir)):
         for file in folder.glob("*/**/*.yaml"):
             group, *option = file.relative_to(folder).with_suffix("").parts
-            found.setdefault(group, set()).add("/".join(option))
+            if not file.name.startswith("_"):  # a base that options share
+                found.setdefault(group, set()).add("/".join(option))
     return {group: sorted(options) for group, options in sorted(found.items())}
 
 
@@ -71,6 +72,8 @@ def keys_of_option(group: str, option: str, config_dir: str | os.PathLike[str] |
     tree = yaml.safe_load(text) or {}
     keys: set[str] = set()
     for default in tree.pop("defaults", []):
+        if isinstance(default, str) and default != "_self_":
+            keys |= keys_of_option(group, default, config_dir)
         for name, chosen in default.items() if isinstance(default, dict) else ():
             keys |= keys_of_option(name.removeprefix("override ").strip("/ "), chosen, config_dir)
     return keys | set(_own_keys(tree, "" if "@package _global_" in text else f"{group}."))

@@ -44,7 +44,7 @@ def _rope_scaling(config: Config, _: Sizes) -> Iterator[str]:
     if scaling.type == "none" and scaling.factor != 1:
         yield (
             f"{key}.factor={scaling.factor} does nothing with {key}.type=none; "
-            f"{key}.type=linear or llama3 uses it"
+            f"{key}.type=linear, llama3 or yarn uses it"
         )
     if scaling.type == "llama3" and scaling.high_freq_factor <= scaling.low_freq_factor:
         yield (

@@ -1,0 +1,120 @@
+"""Rules on the parts of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from configs.layer_pattern import parse_pattern
+from configs.rule import Sizes, divisors, rule
+from configs.schema import Config
+
+
+@rule("model.layer_pattern", "model.window", "model.num_layers")
+def _pattern(config: Config, _: Sizes) -> Iterator[str]:
+    model = config.model
+    try:
+        kinds = parse_pattern(model.layer_pattern)
+    except ValueError as error:
+        yield f"model.layer_pattern={model.layer_pattern}: {error}"
+        return
+    local = any(kind.startswith("local") for kind in kinds[: model.num_layers])
+    if local and model.window is None:
+        yield (
+            f"model.window=null: model.layer_pattern={model.layer_pattern} has local layers, which "
+            "need a number of tokens; model.window=4096 would do"
+        )
+    if model.window is not None and not local:
+        yield (
+            f"model.window={model.window} is used by no layer of "
+            f"model.layer_pattern={model.layer_pattern}; null does without, local layers use it"
+        )
+
+
+@rule(
+    "model.latent.kv_rank",
+    "model.latent.query_rank",
+    "model.latent.nope_dim",
+    "model.latent.rope_dim",
+    "model.head_dim",
+    "model.num_heads",
+    "model.num_kv_heads",
+    "model.qk_norm",
+    "model.sinks",
+)
+def _latent(config: Config, _: Sizes) -> Iterator[str]:
+    model, latent = config.model, config.model.latent
+    if latent.kv_rank is None:
+        if latent.query_rank is not None:
+            yield (
+                f"model.latent.query_rank={latent.query_rank} is used by latent attention only; "
+                "model.latent.kv_rank switches it on, null does without"
+            )
+        return
+    if model.head_dim != latent.nope_dim + latent.rope_dim:
+        yield (
+            f"model.head_dim={model.head_dim}: with model.latent.kv_rank set it must be "
+            f"model.latent.nope_dim({latent.nope_dim}) + model.latent.rope_dim({latent.rope_dim}) "
+            f"= {latent.nope_dim + latent.rope_dim}"
+        )
+    if latent.rope_dim % 2:
+        yield f"model.latent.rope_dim={latent.rope_dim}: pairs are turned, so it must be even"
+    if model.num_kv_heads != model.num_heads:
+        yield (
+            f"model.num_kv_heads={model.num_kv_heads}: latent attention has a key for every query "
+            f"head; model.num_kv_heads={model.num_heads} would fit"
+        )
+    if model.qk_norm != "none" or model.sinks:
+        yield (
+            f"model.qk_norm={model.qk_norm} model.sinks={model.sinks}: latent attention "
+            "(model.latent.kv_rank) has neither; none and false would fit"
+        )
+
+
+@rule(
+    "model.moe.num_experts",
+    "model.moe.experts_per_token",
+    "model.moe.expert_dim",
+    "model.moe.num_groups",
+    "model.moe.top_groups",
+    "model.moe.group_score",
+    "model.moe.correction_bias",
+    "model.moe.correction_rate",
+)
+def _experts(config: Config, _: Sizes) -> Iterator[str]:
+    moe, key = config.model.moe, "model.moe"
+    if moe.num_experts == 0:
+        return
+    if moe.expert_dim == 0:
+        yield f"{key}.expert_dim=0: {key}.num_experts={moe.num_experts} need a width"
+    if moe.num_experts % moe.num_groups:
+        yield (
+            f"{key}.num_groups={moe.num_groups} does not divide {key}.num_experts="
+            f"{moe.num_experts}; {divisors(moe.num_experts)} would fit"
+        )
+        return
+    if moe.top_groups > moe.num_groups:
+        yield f"{key}.top_groups={moe.top_groups} is more than {key}.num_groups={moe.num_groups}"
+    size = moe.num_experts // moe.num_groups
+    if moe.experts_per_token > size * moe.top_groups:
+        yield (
+            f"{key}.experts_per_token={moe.experts_per_token}: a token can choose among "
+            f"{size * moe.top_groups} experts ({key}.num_experts({moe.num_experts}) / "
+            f"{key}.num_groups({moe.num_groups}) * {key}.top_groups({moe.top_groups})) at most"
+        )
+    if moe.num_groups > 1 and moe.group_score == "top2_sum" and size < 2:
+        yield f"{key}.group_score=top2_sum: {key}.num_groups={moe.num_groups} leave one expert each"
+    if moe.correction_rate and not moe.correction_bias:
+        yield (
+            f"{key}.correction_rate={moe.correction_rate} moves a bias that is not there; "
+            f"{key}.correction_bias=true adds it"
+        )
+
+
+@rule("model.rope_local_theta", "model.layer_pattern", "model.latent.kv_rank")
+def _local_theta(config: Config, _: Sizes) -> Iterator[str]:
+    model = config.model
+    if model.rope_local_theta is not None and "local" not in model.layer_pattern:
+        yield (
+            f"model.rope_local_theta={model.rope_local_theta} is used by no layer of "
+            f"model.layer_pattern={model.layer_pattern}; null does without"
+        )
