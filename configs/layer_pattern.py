@@ -1,4 +1,4 @@
-"""The kinds of attention layers, as text: `local*5,global` is five local layers, then a global one."""
+"""Kinds of attention layers as text: `local*5,global` is five local layers, then a global one."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import MISSING, dataclass, field
 from typing import Any, Literal
 
-
 Family = Literal[
     "llama",
     "mistral",
@@ -65,7 +64,7 @@ class RopeScalingConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LatentConfig:
-    """Multi-head latent attention: keys and values come from one narrow latent (arXiv 2405.04434)."""
+    """Latent attention: keys and values come from one narrow latent (arXiv 2405.04434)."""
 
     kv_rank: int | None = key("Width of the key/value latent; null is ordinary attention.", None)
     query_rank: int | None = key("Width of the query latent; null projects queries directly.", None)
@@ -166,7 +165,7 @@ class ModelConfig:
     )
     param_dtype: Literal["float32", "bfloat16"] = key("Dtype in which parameters are stored.")
     compute_dtype: Literal["auto", "float32", "bfloat16"] = key(
-        "Dtype of activations and matrix products; auto is bfloat16 on accelerators, float32 on CPU."
+        "Dtype of activations and matrix products; auto: bfloat16 on accelerators, float32 on CPU."
     )
 
 
