@@ -24,7 +24,14 @@ from configs.saved import NAME
 from configs.schema import Config
 from configs.validate import validate
 
-_PATHS = ("run.dir", "data.path", "compile_cache")
+_PATHS = (
+    "run.dir",
+    "data.path",
+    "data.tokenizer",
+    "data.token_cache",
+    "data.chat_template",
+    "compile_cache",
+)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ _FREE = (
     "data.prefetch",
     "data.eval_rows",
     "data.epochs",
+    "data.token_cache",
 )
 
 

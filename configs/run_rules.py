@@ -10,7 +10,6 @@ from configs.rule import Sizes, divisors, multiples, rule, trains
 from configs.schema import Config
 
 REMAT_NAMES = ("query", "key", "value", "attention_out", "mlp_gate", "mlp_up", "mlp_out")
-SMALLEST_BYTE_VOCAB = 257  # 256 byte values and the end of a document
 
 
 @rule("model.num_heads", "model.num_kv_heads")
@@ -63,27 +62,6 @@ def _remat_names(config: Config, _: Sizes) -> Iterator[str]:
             f"model.remat={remat}: {wrong or 'an empty name'} is unknown; it takes none, full, "
             f"dots, or names of what is kept, such as query,key (of {', '.join(REMAT_NAMES)})"
         )
-
-
-@rule("model.vocab_size", "data.source")
-def _vocabulary(config: Config, _: Sizes) -> Iterator[str]:
-    vocab, source = config.model.vocab_size, config.data.source
-    if source in ("stdlib", "text") and vocab < SMALLEST_BYTE_VOCAB:
-        yield (
-            f"model.vocab_size={vocab} is too small for data.source={source}: 256 bytes and EOS "
-            f"make {SMALLEST_BYTE_VOCAB}, the least that would fit"
-        )
-
-
-@rule("data.source", "data.path")
-def _data_path(config: Config, _: Sizes) -> Iterator[str]:
-    source, path = config.data.source, config.data.path
-    if source == "text" and path is None:
-        yield "data.path=null: data.source=text needs a file or a folder; data.path=PATH"
-    elif source == "text" and path is not None and not Path(path).exists():
-        yield f"data.path={path}: there is no such file or folder"
-    elif source != "text" and path is not None:
-        yield f"data.path={path} is not read by data.source={source}; data=text reads it"
 
 
 @rule("mode", "train.steps", "schedule.total_steps", "schedule.warmup_steps")

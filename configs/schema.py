@@ -201,8 +201,21 @@ class InitConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    source: Literal["stdlib", "synthetic", "text"] = key("Where documents come from.")
-    path: str | None = key("text: a file or a folder (every file below it, sorted).")
+    source: Literal[
+        "stdlib",
+        "synthetic",
+        "text",
+        "jsonl",
+        "parquet",
+        "arrayrecord",
+        "tokens",
+        "huggingface",
+        "chat",
+    ] = key("Where documents come from; docs/data.md has a table.")
+    path: str | None = key(
+        "A file, a folder (every file below it that the source reads, sorted) or a pattern, such "
+        "as x/*.jsonl; huggingface: a folder that save_to_disk wrote."
+    )
     seq_len: int = key("Tokens in a row.")
     batch: int = key("Rows in the global batch of one optimizer step.")
     pack: bool = key(
@@ -214,6 +227,31 @@ class DataConfig:
     eval_fraction: float = key("Part of the documents held out for evaluation, in [0, 1).")
     eval_rows: int | None = key("Rows of the eval split that are scored; null scores all.")
     prefetch: int = key("Batches prepared ahead by background threads.")
+    text_field: str | None = key(
+        "Field that holds the text of a record (jsonl, parquet, huggingface, arrayrecord); null: "
+        "an arrayrecord is text itself.",
+        "text",
+    )
+    tokenizer: str | None = key(
+        "A tokenizer.json, a folder with one, or a SentencePiece .model; null: bytes are tokens.",
+        None,
+    )
+    eos_token: str | None = key(
+        "Token that ends a document; null: the one that the tokenizer names. Without a tokenizer, "
+        "tokens takes a number; null: the last of the vocabulary.",
+        None,
+    )
+    token_cache: str | None = key(
+        "Folder that keeps the tokens of texts for later runs; null tokenizes in every run.", None
+    )
+    bin_dtype: Literal["uint16", "uint32"] = key("tokens: what .bin files hold.", "uint16")
+    hub_name: str | None = key("huggingface: OWNER/NAME of a data set of the hub.", None)
+    hf_config: str | None = key("huggingface: the configuration of a data set of the hub.", None)
+    hf_split: str = key("huggingface: the split of the data set that is read.", "train")
+    chat_template: str | None = key(
+        "chat: a Jinja file; null: the tokenizer's own, or, if it has none, plain turns.", None
+    )
+    chat_date: str = key("chat: the date, for templates that write today's.", "2024-07-26")
 
 
 @dataclass(frozen=True, kw_only=True)

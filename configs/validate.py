@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Set
 from dataclasses import replace
 
-from configs import mesh_rules, model_rules, run_rules  # noqa: F401  (they add their rules)
+from configs import data_rules, mesh_rules, model_rules, run_rules  # noqa: F401  (they add their rules)
 from configs.errors import ConfigError
 from configs.fields import read
 from configs.mesh_axes import FILL, resolve_axes

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from configs.schema import DataConfig
-from data.documents import Documents
+from data.documents import Documents, EndedDocuments
 from data.rows import Batch, JoinedRows, PackedRows, Rows
 from data.sources import Source, open_source
 from data.split import split_documents
@@ -63,9 +63,11 @@ class Dataset:
     """
 
     def __init__(self, config: DataConfig, split: Split, source: Source) -> None:
-        documents = split_documents(source.documents, config.eval_fraction)[split == "eval"]
-        kind = PackedRows if config.pack else JoinedRows
-        rows: Rows = kind(documents, source.tokenizer.eos_id, config.seq_len)
+        parts = split_documents(source.documents, config.eval_fraction)
+        documents: Documents = parts[split == "eval"]
+        if source.adds_eos:
+            documents = EndedDocuments(documents, source.tokenizer.eos_id)
+        rows: Rows = (PackedRows if config.pack else JoinedRows)(documents, config.seq_len)
         self.tokenizer: Tokenizer = source.tokenizer
         self.batch_size = config.batch
         self.seq_len = config.seq_len
@@ -176,7 +178,7 @@ def fingerprint_changes(saved: str, current: str) -> list[str]:
 def _stats(documents: Documents, rows: Rows, source: Source, num_rows: int) -> DataStats:
     return DataStats(
         documents=len(documents.lengths),
-        tokens=int(documents.lengths.sum()) + len(documents.lengths),
+        tokens=int(documents.lengths.sum()),
         rows=num_rows,
         padding_fraction=1 - rows.num_tokens / max(rows.num_slots, 1),
         empty_documents=source.totals.empty_documents,

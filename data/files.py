@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import stat
@@ -11,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from data.documents import DataError
-from data.scan import FileScan, printable, scan_file, unreadable
+from data.documents import DataError, Documents
+from data.scan import CHUNK_BYTES, FileScan, printable, scan_file, unreadable
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class ScanTotals:
     """File and byte offset of the first byte that is not UTF-8."""
 
 
-class FileDocuments:
+class FileDocuments(Documents):
     """Every file below a root that has text in it, sorted by its path; read when asked for.
 
     Nothing but names, sizes and checksums is kept in memory. Raises DataError for a file that
@@ -46,6 +47,11 @@ class FileDocuments:
             raise DataError(
                 f"0 tokens: every file is empty or white space ({len(scans)} in {printable(root)})"
             )
+
+    def texts(self) -> Iterator[tuple[str, Iterator[str]]]:
+        """(name, text in chunks) of every document; bytes that are not UTF-8 become U+FFFD."""
+        for name, start in zip(self._names, self._starts, strict=True):
+            yield printable(name), _decoded(self._root / name, start)
 
     def read(self, document: int, start: int, stop: int) -> np.ndarray:
         path = self._root / self._names[document]
@@ -68,6 +74,18 @@ class FileDocuments:
         parts = zip(self._names, self.lengths.tolist(), self._checksums, strict=True)
         text = "".join(f"{name}\0{length}\0{checksum}\n" for name, length, checksum in parts)
         return hashlib.blake2b(os.fsencode(text), digest_size=8).hexdigest()
+
+
+def _decoded(path: Path, start: int) -> Iterator[str]:
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    try:
+        with path.open("rb") as file:
+            file.seek(start)
+            while chunk := file.read(CHUNK_BYTES):
+                yield decoder.decode(chunk)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    yield decoder.decode(b"", final=True)
 
 
 def _totals(relative_paths: Sequence[str], scans: Sequence[FileScan]) -> ScanTotals:

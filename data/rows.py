@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from data.documents import Documents, read_with_eos
+from data.documents import Documents
 from data.packing import plan_packing
 
 Batch = dict[str, np.ndarray]
@@ -42,10 +42,10 @@ def empty_row(seq_len: int) -> Batch:
 class PackedRows:
     """Documents packed into rows; each piece of a document is a segment that stands alone.
 
-    A document is its tokens and one EOS. One longer than a row is cut into pieces, each with its
-    own segment and positions from 0; the last token of a piece still has the first token of the
-    next as its target, so every token but the first of a document is scored exactly once. The
-    input EOS has no target: its weight is 0. Documents [1 2 3] [4 5 6], EOS 9, seq_len 10:
+    A document longer than a row is cut into pieces, each with its own segment and positions from
+    0; the last token of a piece still has the first token of the next as its target, so every
+    token but the first of a document is a target exactly once, with the weight that it has in its
+    document. The last token of a document has no target. Documents [1 2 3 9] [4 5 6 9], seq_len 10:
 
         tokens       1 2 3 9 4 5 6 9 0 0
         targets      2 3 9 0 5 6 9 0 0 0
@@ -54,11 +54,10 @@ class PackedRows:
         segment_ids  1 1 1 1 2 2 2 2 0 0
     """
 
-    def __init__(self, documents: Documents, eos_id: int, seq_len: int) -> None:
+    def __init__(self, documents: Documents, seq_len: int) -> None:
         self._documents = documents
-        self._eos_id = eos_id
         self._seq_len = seq_len
-        self._plan = plan_packing(documents.lengths + 1, seq_len)
+        self._plan = plan_packing(documents.lengths, seq_len)
         self.num_rows = self._plan.num_rows
         self.num_tokens = int(self._plan.sizes.sum())
         self.num_slots = self.num_rows * seq_len
@@ -69,11 +68,10 @@ class PackedRows:
         at = 0
         first, last = plan.first_piece[index : index + 2].tolist()
         for segment, piece in enumerate(range(first, last), start=1):
-            start, size = int(plan.starts[piece]), int(plan.sizes[piece])
-            run = read_with_eos(
-                self._documents, self._eos_id, int(plan.documents[piece]), start, start + size + 1
-            )
-            _write_run(row, at, run, size)
+            document, size = int(plan.documents[piece]), int(plan.sizes[piece])
+            start = int(plan.starts[piece])
+            stop = min(start + size + 1, int(self._documents.lengths[document]))
+            _write_run(row, at, size, _read(self._documents, document, start, stop))
             row["positions"][at : at + size] = np.arange(size)
             row["segment_ids"][at : at + size] = segment
             at += size
@@ -84,22 +82,22 @@ class PackedRows:
 
 
 class JoinedRows:
-    """Documents joined, an EOS after each, and cut into rows of seq_len tokens.
+    """Documents joined and cut into rows of seq_len tokens.
 
     One segment, positions 0..T-1 whatever documents are in the row. The target of a row's last
-    token is the first token of the next row, so every token but the very first is scored once.
-    The last row ends with padding of segment 0. Documents [1 2 3] [4 5 6], EOS 9, seq_len 5:
+    token is the first token of the next row, so every token but the very first is a target once,
+    with the weight that it has in its document. The last row ends with padding of segment 0.
+    Documents [1 2 3 9] [4 5 6 9], seq_len 5:
 
         tokens   1 2 3 9 4 | 5 6 0 0 0
         targets  2 3 9 4 5 | 6 9 0 0 0
     """
 
-    def __init__(self, documents: Documents, eos_id: int, seq_len: int) -> None:
+    def __init__(self, documents: Documents, seq_len: int) -> None:
         self._documents = documents
-        self._eos_id = eos_id
         self._seq_len = seq_len
-        self._stops = np.cumsum(documents.lengths + 1)
-        # The last token of all, an EOS, is a target only.
+        self._stops = np.cumsum(documents.lengths)
+        # The last token of all is a target only.
         self.num_tokens = max(int(self._stops[-1]) - 1, 0) if len(self._stops) else 0
         self.num_rows = -(-self.num_tokens // seq_len)
         self.num_slots = self.num_rows * seq_len
@@ -108,32 +106,42 @@ class JoinedRows:
         row = self.padding_row()
         start = index * self._seq_len
         run = self._read(start, start + self._seq_len + 1)
-        size = min(self._seq_len, len(run) - 1)
-        _write_run(row, 0, run, size)
+        size = min(self._seq_len, len(run.tokens) - 1)
+        _write_run(row, 0, size, run)
         row["segment_ids"][:size] = 1
         return row
 
     def padding_row(self) -> Batch:
         return empty_row(self._seq_len) | {"positions": np.arange(self._seq_len, dtype=np.int32)}
 
-    def _read(self, start: int, stop: int) -> np.ndarray:
+    def _read(self, start: int, stop: int) -> _Run:
         """Tokens start..stop-1 of the joined documents, cut at the end of the last."""
         parts = []
         document = int(np.searchsorted(self._stops, start, side="right"))
         while start < stop and document < len(self._stops):
             document_stop = int(self._stops[document])
-            first = document_stop - int(self._documents.lengths[document]) - 1
+            first = document_stop - int(self._documents.lengths[document])
             end = min(stop, document_stop)
-            parts.append(
-                read_with_eos(self._documents, self._eos_id, document, start - first, end - first)
-            )
+            parts.append(_read(self._documents, document, start - first, end - first))
             start, document = end, document + 1
-        return np.concatenate(parts)
+        return _Run(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
-def _write_run(row: Batch, at: int, run: np.ndarray, size: int) -> None:
-    """Writes `size` inputs and their targets; `run` has one token more, or ends with an EOS."""
-    scored = min(size, len(run) - 1)
-    row["tokens"][at : at + size] = run[:size]
-    row["targets"][at : at + scored] = run[1 : scored + 1]
-    row["weights"][at : at + scored] = 1.0
+class _Run(NamedTuple):
+    """Tokens that follow each other, and the weight of each as a target."""
+
+    tokens: np.ndarray
+    weights: np.ndarray
+
+
+def _read(documents: Documents, document: int, start: int, stop: int) -> _Run:
+    tokens = documents.read(document, start, stop).astype(np.int32)
+    return _Run(tokens, documents.weights(document, start, stop))
+
+
+def _write_run(row: Batch, at: int, size: int, run: _Run) -> None:
+    """Writes `size` inputs and their targets; the last has a target if the run is longer."""
+    targets = min(size, len(run.tokens) - 1)
+    row["tokens"][at : at + size] = run.tokens[:size]
+    row["targets"][at : at + targets] = run.tokens[1 : targets + 1]
+    row["weights"][at : at + targets] = run.weights[1 : targets + 1]

@@ -53,7 +53,7 @@ def scan_file(path: Path, chunk_bytes: int = CHUNK_BYTES) -> FileScan:
     return FileScan(size, bom_size, utf8.blank, checksum, utf8.invalid_bytes, utf8.first_invalid)
 
 
-def unreadable(path: Path, error: OSError | ValueError) -> DataError:
+def unreadable(path: Path, error: Exception) -> DataError:
     """The error for a path that the system refuses to read."""
     reason = getattr(error, "strerror", None) or error
     return DataError(f"cannot read {printable(path)}: {reason}")

@@ -1,12 +1,11 @@
-"""Where documents come from: one function for each value of data.source.
+"""Where documents come from: what each value of data.source opens.
 
-A further source is one more function here that returns a `Source`; whatever its files hold, its
-`documents` are token ids that can be read at any place.
+Whatever its files hold, the `documents` of a source are token ids that can be read at any place.
+A further source of records is a line in `data/recipes.py`.
 """
 
 from __future__ import annotations
 
-import stat
 import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +13,14 @@ from pathlib import Path
 from configs.schema import DataConfig
 from data.documents import DataError, Documents
 from data.files import FileDocuments, ScanTotals, list_files
-from data.scan import printable, unreadable
+from data.open_tokenizer import data_origin, open_text_tokenizer, open_tokenizer
+from data.paths import find_files
+from data.recipes import chat_recipe, file_recipe, record_recipe
+from data.store import stored
 from data.synthetic import SyntheticDocuments
-from data.tokenizer import ByteTokenizer, NumberTokenizer, Tokenizer, check_vocab_size
+from data.token_files import SUFFIXES as TOKEN_SUFFIXES
+from data.token_files import TokenFileDocuments
+from data.tokenizer import ByteTokenizer, TextTokenizer, Tokenizer
 
 # Packages that distributions often leave out (tests, idle), and what is no part of the library.
 STDLIB_LEFT_OUT = {
@@ -31,26 +35,50 @@ class Source:
     documents: Documents
     tokenizer: Tokenizer
     totals: ScanTotals
+    adds_eos: bool = True
+    """Whether EOS is still to be put at the end of each document."""
 
 
 def open_source(config: DataConfig, vocab_size: int) -> Source:
     """Opens data.source. Raises DataError for an input that is missing, unreadable or empty,
     and for a tokenizer with ids past vocab_size."""
     if config.source == "synthetic":
-        return _synthetic(config, vocab_size)
-    origin = "data.source=stdlib" if config.source == "stdlib" else f"data.path={config.path}"
-    tokenizer = ByteTokenizer()
-    check_vocab_size(tokenizer, vocab_size, printable(origin))
+        documents = SyntheticDocuments(config.seed, config.seq_len, vocab_size)
+        return Source(documents, open_tokenizer(config, vocab_size), ScanTotals(0, 0, None))
+    if config.source == "tokens":
+        return _tokens(config, open_tokenizer(config, vocab_size), vocab_size)
+    tokenizer = open_text_tokenizer(config, vocab_size)
     try:
-        documents = _stdlib() if config.source == "stdlib" else _text(config.path)
+        return _texts(config, tokenizer)
     except DataError as error:
-        raise DataError(f"{printable(origin)}: {error}") from error
+        raise DataError(f"{data_origin(config)}: {error}") from error
+
+
+def _tokens(config: DataConfig, tokenizer: Tokenizer, vocab_size: int) -> Source:
+    try:
+        files = find_files(config.path, config.source, TOKEN_SUFFIXES)
+        documents = TokenFileDocuments(files, config.bin_dtype, tokenizer.eos_id, vocab_size)
+    except DataError as error:
+        raise DataError(f"{data_origin(config)}: {error}") from error
     return Source(documents, tokenizer, documents.totals)
 
 
-def _synthetic(config: DataConfig, vocab_size: int) -> Source:
-    documents = SyntheticDocuments(config.seed, config.seq_len, vocab_size)
-    return Source(documents, NumberTokenizer(vocab_size), ScanTotals(0, 0, None))
+def _texts(config: DataConfig, tokenizer: TextTokenizer) -> Source:
+    if config.source in ("stdlib", "text"):
+        files = _stdlib() if config.source == "stdlib" else _text(config.path)
+        if isinstance(tokenizer, ByteTokenizer):
+            return Source(files, tokenizer, files.totals)
+        recipe = file_recipe(files, tokenizer)
+    elif config.source == "chat":
+        recipe = chat_recipe(config, tokenizer)
+    else:
+        recipe = record_recipe(config, tokenizer)
+    documents = stored(recipe, config.token_cache)
+    if not len(documents.lengths):
+        raise DataError(
+            f"0 tokens: every document is empty or white space ({documents.totals.empty_documents})"
+        )
+    return Source(documents, tokenizer, documents.totals, adds_eos=config.source != "chat")
 
 
 def _stdlib() -> FileDocuments:
@@ -68,21 +96,6 @@ def _stdlib() -> FileDocuments:
 
 
 def _text(path: str | None) -> FileDocuments:
-    """A file, or every file below a folder, as UTF-8 text; a file a document."""
-    if not path:
-        raise DataError("data.source=text needs data.path, a file or a folder")
-    root = Path(path).expanduser()
-    try:
-        mode = root.stat().st_mode
-    except FileNotFoundError as error:
-        raise DataError(f"no such file or folder (in {printable(Path.cwd())})") from error
-    except (OSError, ValueError) as error:
-        raise unreadable(root, error) from error
-    if stat.S_ISREG(mode):
-        return FileDocuments(root.parent, [root.name])
-    if not stat.S_ISDIR(mode):
-        raise DataError("neither a file nor a folder")
-    paths = list_files(root)
-    if not paths:
-        raise DataError("the folder has no files, so 0 tokens")
-    return FileDocuments(root, paths)
+    """Files as UTF-8 text, a file a document."""
+    files = find_files(path, "text")
+    return FileDocuments(files.root, files.names)

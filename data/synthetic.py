@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from data.documents import DataError
+from data.documents import DataError, Documents
 
 NUM_DOCUMENTS = 1024
 LARGEST_ALPHABET = 256
@@ -14,7 +14,7 @@ LARGEST_STRIDE = 8
 SURPRISE = 1 / 16
 
 
-class SyntheticDocuments:
+class SyntheticDocuments(Documents):
     """Counting sequences: every token is the one before plus the document's own stride.
 
     One token in 16 jumps to a random place instead, so that the best loss is above zero. Tokens

@@ -3,21 +3,22 @@
 import numpy as np
 import pytest
 
-from data.documents import ArrayDocuments
+from data.documents import ArrayDocuments, EndedDocuments
 from data.rows import JoinedRows
 
 EOS = 9999
 
 
-def documents_of(lengths: list[int]) -> ArrayDocuments:
+def documents_of(lengths: list[int]) -> EndedDocuments:
     stops = np.cumsum(lengths)
     arrays = [np.arange(stop - n, stop) for n, stop in zip(lengths, stops, strict=True)]
-    return ArrayDocuments(arrays, [f"doc{i}" for i in range(len(lengths))], "", 10**6)
+    names = [f"doc{i}" for i in range(len(lengths))]
+    return EndedDocuments(ArrayDocuments(arrays, names, "", 10**6), EOS)
 
 
 def test_rows_by_hand() -> None:
     documents = ArrayDocuments([np.array([1, 2, 3]), np.array([4, 5, 6])], ["a", "b"], "", 10)
-    rows = JoinedRows(documents, eos_id=9, seq_len=5)
+    rows = JoinedRows(EndedDocuments(documents, 9), seq_len=5)
     assert rows.num_rows == 2
     first, second = rows.row(0), rows.row(1)
     assert first["tokens"].tolist() == [1, 2, 3, 9, 4]
@@ -34,7 +35,7 @@ def test_rows_by_hand() -> None:
 @pytest.mark.parametrize("seq_len", [1, 2, 7, 8, 64])
 @pytest.mark.parametrize("lengths", [[1], [7], [8], [3, 1, 1, 20], [400]], ids=str)
 def test_first_token_and_targets_spell_the_corpus(lengths: list[int], seq_len: int) -> None:
-    rows = JoinedRows(documents_of(lengths), EOS, seq_len)
+    rows = JoinedRows(documents_of(lengths), seq_len)
     corpus: list[int] = []
     for stop, length in zip(np.cumsum(lengths).tolist(), lengths, strict=True):
         corpus += [*range(stop - length, stop), EOS]

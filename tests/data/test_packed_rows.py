@@ -6,23 +6,24 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from data.documents import ArrayDocuments
+from data.documents import ArrayDocuments, EndedDocuments
 from data.packing import plan_packing
 from data.rows import PackedRows
 
 EOS = 9999
 
 
-def documents_of(lengths: list[int]) -> ArrayDocuments:
-    """Documents whose token ids are all different: 0, 1, 2, ... through all of them."""
+def documents_of(lengths: list[int]) -> EndedDocuments:
+    """Documents whose token ids are all different, 0, 1, 2, ... through all of them, and EOS."""
     stops = np.cumsum(lengths)
     arrays = [np.arange(stop - n, stop) for n, stop in zip(lengths, stops, strict=True)]
-    return ArrayDocuments(arrays, [f"doc{i}" for i in range(len(lengths))], "", 10**6)
+    names = [f"doc{i}" for i in range(len(lengths))]
+    return EndedDocuments(ArrayDocuments(arrays, names, "", 10**6), EOS)
 
 
 def test_two_documents_in_one_row_by_hand() -> None:
     documents = ArrayDocuments([np.array([1, 2, 3]), np.array([4, 5, 6])], ["a", "b"], "", 10)
-    rows = PackedRows(documents, eos_id=9, seq_len=10)
+    rows = PackedRows(EndedDocuments(documents, 9), seq_len=10)
     assert rows.num_rows == 1
     row = rows.row(0)
     # Within the documents 2 + 2 targets, and each document's EOS: 4 + 2 scored tokens.
@@ -36,7 +37,7 @@ def test_two_documents_in_one_row_by_hand() -> None:
 
 def test_long_document_is_cut_by_hand() -> None:
     documents = ArrayDocuments([np.array([1, 2, 3, 4, 5, 6])], ["a"], "", 10)
-    rows = PackedRows(documents, eos_id=9, seq_len=4)
+    rows = PackedRows(EndedDocuments(documents, 9), seq_len=4)
     first, second = rows.row(0), rows.row(1)
     assert rows.num_rows == 2
     assert first["tokens"].tolist() == [1, 2, 3, 4]
@@ -64,7 +65,7 @@ LENGTHS = [
 @pytest.mark.parametrize("seq_len", [1, 2, 8, 33])
 @pytest.mark.parametrize("lengths", LENGTHS, ids=lambda lengths: f"{len(lengths)}docs")
 def test_every_token_stands_once_and_is_scored_once(lengths: list[int], seq_len: int) -> None:
-    rows = PackedRows(documents_of(lengths), EOS, seq_len)
+    rows = PackedRows(documents_of(lengths), seq_len)
     inputs: Counter[int] = Counter()
     scored: Counter[int] = Counter()
     for i in range(rows.num_rows):
@@ -83,7 +84,7 @@ def test_every_token_stands_once_and_is_scored_once(lengths: list[int], seq_len:
 
 @pytest.mark.parametrize("lengths", LENGTHS, ids=lambda lengths: f"{len(lengths)}docs")
 def test_segments_count_up_and_positions_restart(lengths: list[int]) -> None:
-    rows = PackedRows(documents_of(lengths), EOS, seq_len=16)
+    rows = PackedRows(documents_of(lengths), seq_len=16)
     for i in range(rows.num_rows):
         row = rows.row(i)
         segments = row["segment_ids"]
@@ -99,7 +100,7 @@ def test_segments_count_up_and_positions_restart(lengths: list[int]) -> None:
 
 def test_targets_follow_their_tokens_within_the_document() -> None:
     lengths = [5, 30, 2, 9]
-    rows = PackedRows(documents_of(lengths), EOS, seq_len=8)
+    rows = PackedRows(documents_of(lengths), seq_len=8)
     last_tokens = set((np.cumsum(lengths) - 1).tolist())
     for i in range(rows.num_rows):
         row = rows.row(i)
@@ -114,7 +115,8 @@ def test_documents_in_the_other_order_are_scored_alike() -> None:
     arrays = [np.array([1, 2, 3]), np.array([4, 5, 6])]
     totals = []
     for order in (arrays, arrays[::-1]):
-        row = PackedRows(ArrayDocuments(order, ["a", "b"], "", 10), 9, 8).row(0)
+        documents = EndedDocuments(ArrayDocuments(order, ["a", "b"], "", 10), 9)
+        row = PackedRows(documents, 8).row(0)
         pairs = zip(row["tokens"].tolist(), row["targets"].tolist(), row["weights"], strict=True)
         totals.append(sorted((x, y) for x, y, w in pairs if w))
     assert totals[0] == totals[1] == [(1, 2), (2, 3), (3, 9), (4, 5), (5, 6), (6, 9)]
