@@ -18,7 +18,7 @@ of FlashAttention-2, Dao, 2023 (arXiv:2307.08691), section 3.1.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
@@ -145,8 +145,7 @@ def begin(query: jax.Array, value_width: int, sinks: jax.Array | None) -> Softma
 def attend(rule: Rule, softmax: Softmax, queries: Queries, keys: Keys, work: Work) -> Softmax:
     """Add the pairs of `work` to a running softmax."""
 
-    def add(pair: jax.Array | int, softmax: Softmax) -> Softmax:
-        i, j = work.pairs[pair, 0], work.pairs[pair, 1]
+    def add(i: jax.Array, j: jax.Array, softmax: Softmax) -> Softmax:
         q, k, old = _at(queries, i), _at(keys, j), _at(softmax, i)
         scores = _scores(rule, q, k, _at(work.runs, j))
         maximum = jnp.maximum(old.maximum, scores.max(-1))
@@ -159,7 +158,7 @@ def attend(rule: Rule, softmax: Softmax, queries: Queries, keys: Keys, work: Wor
         )
         return _put(softmax, new, i)
 
-    return lax.fori_loop(0, work.num_pairs, add, softmax)
+    return _for_each_pair(work, add, softmax)
 
 
 def finish(softmax: Softmax) -> tuple[jax.Array, jax.Array]:
@@ -179,15 +178,32 @@ def attend_backward(
     """
 
     def add(
-        pair: jax.Array | int, gradients: tuple[jax.Array, KeyGradients]
+        i: jax.Array, j: jax.Array, gradients: tuple[jax.Array, KeyGradients]
     ) -> tuple[jax.Array, KeyGradients]:
-        i, j = work.pairs[pair, 0], work.pairs[pair, 1]
         dq, dk = gradients
         dq_tile, dk_tile = _tile_gradients(rule, _at(saved, i), _at(keys, j), _at(work.runs, j))
         dk_tile = jax.tree.map(jnp.add, _at(dk, j), dk_tile)
         return _put(dq, _at(dq, i) + dq_tile, i), _put(dk, dk_tile, j)
 
-    return lax.fori_loop(0, work.num_pairs, add, (query_gradient, _no_gradients(keys)))
+    return _for_each_pair(work, add, (query_gradient, _no_gradients(keys)))
+
+
+def _for_each_pair(
+    work: Work, add: Callable[[jax.Array, jax.Array, TreeT], TreeT], carry: TreeT
+) -> TreeT:
+    """Run `add(query block, key block, carry)` for all pairs.
+
+    As a while loop: lax.scan would let JAX lift what does not change out of a loop over layers, and
+    that is the masks of all pairs, S x S of them.
+    """
+
+    def body(state: tuple[jax.Array, TreeT]) -> tuple[jax.Array, TreeT]:
+        pair, carry = state
+        i, j = work.pairs[pair, 0], work.pairs[pair, 1]
+        return pair + 1, add(i, j, carry)
+
+    start = (jnp.int32(0), carry)
+    return lax.while_loop(lambda state: state[0] < work.num_pairs, body, start)[1]
 
 
 def _no_gradients(keys: Keys) -> KeyGradients:

@@ -1,0 +1,51 @@
+"""Counting what compiled programs do, against products and sums worked out by hand."""
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.sharding import PartitionSpec as P
+
+from parallelism.hlo import array_shapes, program_work
+
+
+def compiled_text(function, *arguments):
+    return jax.jit(function).lower(*arguments).compile().as_text()
+
+
+def test_products_in_nested_loops_count_as_often_as_they_run():
+    x = jnp.ones((2, 4, 8))
+
+    def once(x, _):
+        return jnp.einsum("bij,bkj->bik", x, x) @ x, None
+
+    def function(x):
+        return lax.scan(lambda x, _: lax.scan(once, x, None, length=5), x, None, length=3)[0]
+
+    text = compiled_text(function, x)
+    assert program_work(text).dot_flops == 3 * 5 * 2 * (2 * 4 * 4 * 8 + 2 * 4 * 8 * 4)
+    assert (2, 4, 8) in array_shapes(text)
+
+
+def test_a_loop_of_unknown_length_is_refused_unless_a_length_is_given():
+    def function(x, times):
+        return lax.fori_loop(0, times, lambda _, x: x @ x, x)
+
+    text = compiled_text(function, jnp.ones((4, 4)), 3)
+    with pytest.raises(ValueError, match="loops"):
+        program_work(text)
+    assert program_work(text, unknown_trips=7).dot_flops == 7 * 2 * 4 * 4 * 4
+
+
+def test_collectives_count_with_the_bytes_of_their_results():
+    mesh = jax.make_mesh((4,), ("x",), devices=jax.devices()[:4])
+
+    def function(x):
+        everything = lax.all_gather(x, "x", tiled=True)
+        return lax.ppermute(x, "x", [(0, 1), (1, 0)]) + everything.sum()
+
+    sharded = jax.shard_map(function, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    work = program_work(compiled_text(sharded, jnp.ones((8, 2), jnp.bfloat16)))
+    assert work.collectives["all-gather"] == 1
+    assert work.collectives["collective-permute"] == 1
+    assert work.collective_bytes["collective-permute"] in (2 * 2 * 2, 2 * 2 * 4)  # CPUs may widen
