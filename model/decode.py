@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from configs.schema import ModelConfig
+from model.attention import Attend
 from model.transformer import Transformer
+from parallelism import AttentionMask
 
 
 class Cache(NamedTuple):
@@ -24,8 +26,13 @@ class Cache(NamedTuple):
 
 def empty_cache(config: ModelConfig, batch: int, slots: int, dtype: jnp.dtype) -> Cache:
     """A cache with room for `slots` tokens a row."""
-    shape = (config.num_layers, batch, slots, config.num_kv_heads, config.head_dim)
-    return Cache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype), jnp.zeros((), jnp.int32))
+    shape = (config.num_layers, batch, slots, config.num_kv_heads)
+    value_dim = config.head_dim if config.latent.kv_rank is None else config.latent.value_dim
+    return Cache(
+        jnp.zeros((*shape, config.head_dim), dtype),
+        jnp.zeros((*shape, value_dim), dtype),
+        jnp.zeros((), jnp.int32),
+    )
 
 
 def extend(model: Transformer, tokens_BT: jax.Array, cache: Cache) -> tuple[jax.Array, Cache]:
@@ -38,15 +45,15 @@ def extend(model: Transformer, tokens_BT: jax.Array, cache: Cache) -> tuple[jax.
         jnp.arange(tokens_BT.shape[1], dtype=jnp.int32), tokens_BT.shape
     )
 
-    def attend_with(layer: tuple[jax.Array, jax.Array]):  # noqa: ANN202
-        def attend(query: jax.Array, key: jax.Array, value: jax.Array):  # noqa: ANN202
+    def attend_with(layer: tuple[jax.Array, jax.Array]) -> Attend:
+        def attend(query: jax.Array, key: jax.Array, value: jax.Array, **rule: Any) -> Any:
             keys = jax.lax.dynamic_update_slice_in_dim(layer[0], key, cache.length, axis=1)
             values = jax.lax.dynamic_update_slice_in_dim(layer[1], value, cache.length, axis=1)
-            return cached_attention(query, keys, values, positions_BT), (keys, values)
+            return cached_attention(query, keys, values, positions_BT, **rule), (keys, values)
 
         return attend
 
-    x_BTD, (key, value) = model.apply_layers(
+    x_BTD, (key, value), _ = model.apply_layers(
         model.embed(tokens_BT), positions_BT, attend_with, (cache.key, cache.value)
     )
     logits = model.logits(model.final_norm(x_BTD))
@@ -54,16 +61,32 @@ def extend(model: Transformer, tokens_BT: jax.Array, cache: Cache) -> tuple[jax.
 
 
 def cached_attention(
-    query_BTNH: jax.Array, key_BSKH: jax.Array, value_BSKH: jax.Array, positions_BT: jax.Array
+    query_BTNH: jax.Array,
+    key_BSKH: jax.Array,
+    value_BSKH: jax.Array,
+    positions_BT: jax.Array,
+    *,
+    mask: AttentionMask,
+    scale: float,
+    soft_cap: float | None = None,
+    sinks: jax.Array | None = None,
 ) -> jax.Array:
-    """Causal attention of a few queries over a cache whose slot s holds position s."""
+    """Attention of a few queries over a cache whose slot s holds position s."""
     batch, length, heads, width = query_BTNH.shape
     kv_heads = key_BSKH.shape[2]
     query = query_BTNH.reshape(batch, length, kv_heads, heads // kv_heads, width)
-    scores = jnp.einsum(
+    scores = scale * jnp.einsum(
         "BTKGH,BSKH->BKGTS", query, key_BSKH, preferred_element_type=jnp.float32
-    ) / jnp.sqrt(jnp.float32(width))
-    visible = jnp.arange(key_BSKH.shape[1]) <= positions_BT[:, None, None, :, None]
-    weights = jax.nn.softmax(jnp.where(visible, scores, -1e30), axis=-1)
+    )
+    if soft_cap is not None:
+        scores = soft_cap * jnp.tanh(scores / soft_cap)
+    least, most = mask.reach
+    distance = positions_BT[:, None, None, :, None] - jnp.arange(key_BSKH.shape[1])
+    scores = jnp.where((distance >= least) & (distance <= most), scores, -1e30)
+    if sinks is not None:
+        column = sinks.astype(jnp.float32).reshape(1, kv_heads, -1, 1, 1)
+        column = jnp.broadcast_to(column, (*scores.shape[:-1], 1))
+        scores = jnp.concatenate([scores, column], axis=-1)
+    weights = jax.nn.softmax(scores, axis=-1)[..., : key_BSKH.shape[1]]
     out = jnp.einsum("BKGTS,BSKH->BTKGH", weights.astype(value_BSKH.dtype), value_BSKH)
-    return out.reshape(query_BTNH.shape)
+    return out.reshape(batch, length, heads, -1)

@@ -21,10 +21,12 @@ class Role:
     `decays`: weight decay applies (matrices and tables, not norm scales or biases).
     `num_input_dims`: of a matrix between activations, how many leading dimensions are contracted
     with the input; None for anything else (tables, heads, vectors). Muon needs it.
+    `num_batch_dims`: dimensions before those, over which matrices lie side by side (experts).
     """
 
     decays: bool
     num_input_dims: int | None = None
+    num_batch_dims: int = 0
 
 
 VECTOR = Role(decays=False)
@@ -57,9 +59,7 @@ def assign_layers(module: nnx.Module, layers: int | tuple[int, ...]) -> None:
         if isinstance(layers, tuple):
             value = param.get_raw_value()
             param.set_metadata(axes=("layers", *param.get_metadata("axes")))
-            param.set_raw_value(
-                jax.ShapeDtypeStruct((len(layers), *value.shape), value.dtype)
-            )
+            param.set_raw_value(jax.ShapeDtypeStruct((len(layers), *value.shape), value.dtype))
 
 
 def parameter_specs(model: nnx.Module) -> Tree:
@@ -85,8 +85,7 @@ def with_parameters(model: nnx.Module, parameters: Tree) -> Any:
     """The model with the given arrays in place of its declarations; works under jit."""
     graph, declared = nnx.split(model, nnx.Param)
     filled = [
-        (path, param.replace(_at(parameters, path)))
-        for path, param in nnx.to_flat_state(declared)
+        (path, param.replace(_at(parameters, path))) for path, param in nnx.to_flat_state(declared)
     ]
     return nnx.merge(graph, nnx.from_flat_state(filled))
 

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from parallelism import DEFAULT_RULES, AttentionSetup, Layout, Rules
 
 # Weights are gathered over these logical axes just before they are used; tensor axes stay split.
-_GATHERED = frozenset({"embed"})
+_GATHERED = frozenset({"embed", "expert_embed"})
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,31 @@
-"""The decoder-only transformer: embedding, layers (scanned or unrolled), final norm, head."""
+"""The decoder-only transformer: embedding, layers, final norm, head."""
 
-# B batch, T position, D model width, V vocabulary, L layers
+# B batch, T position, D model width, V vocabulary
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
 from configs.schema import ModelConfig
-from model.layers import Attend, DecoderLayer, RMSNorm, RopeTables
-from model.parameters import TABLE, assign_layers, declare
+from model.layers import Tokens
+from model.moe import Load
+from model.norm import RMSNorm
+from model.parameters import TABLE, declare
 from model.placement import Placement
-from model.remat import remat_policy
-from model.rope import rope_frequencies, rope_tables
-from parallelism import AttentionMask, TruncatedNormal, attention
+from model.rope import rope_tables
+from model.stack import AttendWith, declare_layers, run_layers
+from parallelism import TruncatedNormal, attention
+
+
+class Output(NamedTuple):
+    """Logits, and the load that each module in `layers` put on its experts (None: it has none)."""
+
+    logits: jax.Array  # float32 [B, T, V]
+    loads: list[Load | None]
 
 
 class Transformer(nnx.Module):
@@ -26,15 +34,13 @@ class Transformer(nnx.Module):
     Inputs are in the folded order of the placement's layout (one device: plain order).
     """
 
-    def __init__(
-        self, config: ModelConfig, placement: Placement, compute_dtype: jnp.dtype
-    ) -> None:
+    def __init__(self, config: ModelConfig, placement: Placement, compute_dtype: jnp.dtype) -> None:
         self.config, self.placement, self.compute_dtype = config, placement, compute_dtype
         dtype, init = jnp.dtype(config.param_dtype), TruncatedNormal(config.init_std)
         table = (config.vocab_size, config.embed_dim)
         self.embedding = declare(table, ("vocab", "embed"), init, dtype, TABLE)
-        self.layers = _declare_layers(config, placement)
-        self.final_norm = RMSNorm(config)
+        self.layers = declare_layers(config, placement)
+        self.final_norm = RMSNorm(config, (config.embed_dim,))
         if not config.tie_embeddings:
             self.head = declare(table[::-1], ("embed", "vocab"), init, dtype, TABLE)
 
@@ -48,36 +54,35 @@ class Transformer(nnx.Module):
 
         Positions default to 0..T-1 in the order of the row; tokens attend within their segment.
         """
-        return self.logits(self.hidden(tokens_BT, positions_BT, segment_ids_BT))
+        return self.forward(tokens_BT, positions_BT, segment_ids_BT).logits
 
-    def hidden(
+    def forward(
         self,
         tokens_BT: jax.Array,
         positions_BT: jax.Array | None = None,
         segment_ids_BT: jax.Array | None = None,
-    ) -> jax.Array:
-        """The final normed activations [B, T, D], in the compute dtype."""
+    ) -> Output:
+        """As calling it, with the load of the experts."""
         setup = self.placement.attention
         if positions_BT is None:
             order = setup.layout.permutation(tokens_BT.shape[1])
             positions_BT = jnp.broadcast_to(order, tokens_BT.shape)
 
-        def attend(query: jax.Array, key: jax.Array, value: jax.Array) -> tuple[jax.Array, None]:
-            out = attention(
-                query, key, value, mask=AttentionMask(), setup=setup, segment_ids=segment_ids_BT
-            )
-            return out, None
+        def attend(*qkv: jax.Array, **rule: Any) -> tuple[jax.Array, None]:
+            return attention(*qkv, setup=setup, segment_ids=segment_ids_BT, **rule), None
 
-        x_BTD = self.embed(tokens_BT)
-        x_BTD, _ = self.apply_layers(x_BTD, positions_BT, lambda _: attend, None)
-        return self.final_norm(x_BTD)
+        valid = None if segment_ids_BT is None else segment_ids_BT > 0
+        x_BTD, _, loads = self.apply_layers(
+            self.embed(tokens_BT), positions_BT, lambda _: attend, valid_BT=valid
+        )
+        return Output(self.logits(self.final_norm(x_BTD)), loads)
 
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
         """Rows of the embedding table, [B, T, D] in the compute dtype."""
-        table = self.placement.weight(
-            self.embedding[...], ("vocab", "embed"), self.compute_dtype
-        )
+        table = self.placement.weight(self.embedding[...], ("vocab", "embed"), self.compute_dtype)
         x_BTD = jnp.take(table, tokens_BT, axis=0, mode="clip")
+        if self.config.scale_embeddings:
+            x_BTD = x_BTD * jnp.asarray(self.config.embed_dim**0.5, x_BTD.dtype)
         return self.placement.activation(x_BTD, "batch", "sequence", None)
 
     def logits(self, x_BTD: jax.Array) -> jax.Array:
@@ -88,66 +93,30 @@ class Transformer(nnx.Module):
             kernel, axes, form = self.head[...], ("embed", "vocab"), "BTD,DV->BTV"
         kernel = self.placement.weight(kernel, axes, self.compute_dtype)
         logits = jnp.einsum(form, x_BTD, kernel, preferred_element_type=jnp.float32)
+        if (cap := self.config.logit_soft_cap) is not None:
+            logits = cap * jnp.tanh(logits / cap)
         return self.placement.activation(logits, "batch", "sequence", "vocab")
 
     def apply_layers(
         self,
         x_BTD: jax.Array,
         positions_BT: jax.Array,
-        attend_with: Callable[[Any], Attend],
-        caches: Any,
-    ) -> tuple[jax.Array, Any]:
+        attend_with: AttendWith,
+        caches: Any = None,
+        valid_BT: jax.Array | None = None,
+    ) -> tuple[jax.Array, Any, list[Load | None]]:
         """Runs all layers; `attend_with(cache of a layer)` gives each its attention.
 
         `caches` is a tree with a leading layer axis (or None), and so is what comes back.
         """
-        config = self.config
-        frequencies = rope_frequencies(config.head_dim, config.rope_theta, config.rope_scaling)
-        rope = rope_tables(positions_BT, frequencies)
-
-        def run(layer: Any, x: jax.Array, rope: RopeTables, cache: Any) -> tuple[jax.Array, Any]:
-            return layer(x, rope, attend_with(cache))
-
-        if config.scan_layers:
-            return _scan(self.layers, run, x_BTD, rope, caches, config.remat)
-        return _unroll(self.layers, run, x_BTD, rope, caches, config.remat)
-
-
-def _declare_layers(config: ModelConfig, placement: Placement) -> Any:
-    if config.scan_layers:
-        stacked = DecoderLayer(config, placement)
-        assign_layers(stacked, tuple(range(config.num_layers)))
-        return stacked
-    layers = [DecoderLayer(config, placement) for _ in range(config.num_layers)]
-    for number, layer in enumerate(layers):
-        assign_layers(layer, number)
-    return nnx.List(layers)
-
-
-def _scan(
-    stacked: Any, run: Callable, x: jax.Array, rope: RopeTables, caches: Any, remat: str
-) -> tuple[jax.Array, Any]:
-    graph, parameters = nnx.split(stacked)
-
-    def body(x: jax.Array, layer: Any) -> tuple[jax.Array, Any]:
-        state, cache = layer
-        return run(nnx.merge(graph, state), x, rope, cache)
-
-    body = jax.checkpoint(body, policy=remat_policy(remat), prevent_cse=False)
-    return jax.lax.scan(body, x, (parameters, caches))
-
-
-def _unroll(
-    layers: Any, run: Callable, x: jax.Array, rope: RopeTables, caches: Any, remat: str
-) -> tuple[jax.Array, Any]:
-    extras = []
-    for number, layer in enumerate(layers):
-        graph, parameters = nnx.split(layer)
-
-        def body(x: jax.Array, state: Any, cache: Any, graph: Any = graph) -> Any:
-            return run(nnx.merge(graph, state), x, rope, cache)
-
-        cache = jax.tree.map(lambda leaf, number=number: leaf[number], caches)
-        x, extra = jax.checkpoint(body, policy=remat_policy(remat))(x, parameters, cache)
-        extras.append(extra)
-    return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *extras)
+        if valid_BT is None:
+            valid_BT = jnp.ones(positions_BT.shape, bool)
+        tokens = Tokens(rope_tables(self.config, positions_BT), valid_BT)
+        return run_layers(
+            self.layers,
+            self.config,
+            x_BTD,
+            tokens=tokens,
+            attend_with=attend_with,
+            caches=caches,
+        )

@@ -150,6 +150,8 @@ DEFAULT_RULES = Rules(
         "batch": ("data", "fsdp"),
         "sequence": "context",
         "embed": ("fsdp", "context"),  # of parameters: a context rank is no replica of weights
+        "expert_embed": ("fsdp", "context"),  # of experts, which have a mesh axis of their own
+        "expert": None,
         "mlp": "tensor",
         "heads": "tensor",
         "kv_heads": "tensor",

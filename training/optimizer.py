@@ -91,7 +91,7 @@ def _muon(numbers: Hyperparameters, specs: Any, roles: Any) -> optax.GradientTra
     def dims(spec: ParamSpec, role: Role) -> Any:
         if role.num_input_dims is None:
             return optax.MaskedNode()
-        first = 0 if not isinstance(spec.layers, tuple) else 1
+        first = role.num_batch_dims + isinstance(spec.layers, tuple)
         split = first + role.num_input_dims
         return MuonDimensionNumbers(
             tuple(range(first, split)), tuple(range(split, len(spec.shape)))

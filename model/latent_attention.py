@@ -1,0 +1,103 @@
+"""Multi-head latent attention: queries, keys and values are expanded from narrow latents.
+
+Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1; as released, with the rotary part of the key
+shared by all heads.
+"""
+
+# B batch, T position, D model width, N heads, R width of a latent, H head width
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
+
+from configs.schema import ModelConfig
+from model.attention import Attend
+from model.layer_plan import LayerKind
+from model.norm import RMSNorm
+from model.placement import Placement
+from model.projection import Projection
+from model.rope import RopeTables, rotate, score_factor
+from parallelism import AttentionMask
+
+LATENT_NORM_EPS = 1e-6  # the released code leaves it at this, whatever the config says
+
+
+class LatentAttention(nnx.Module):
+    """A head is [nope, rope]: a part without positions and a part that is rotated."""
+
+    def __init__(self, config: ModelConfig, kind: LayerKind, placement: Placement) -> None:
+        latent, dim, heads = config.latent, config.embed_dim, config.num_heads
+        assert latent.kv_rank is not None
+        rest, bias = (config, placement), config.attention_bias != "none"
+        by_head, rank = ("heads", "head_dim"), dim
+        if latent.query_rank is not None:
+            rank = latent.query_rank
+            self.query_down = Projection(
+                "BTD,DR->BTR", (dim, rank), ("embed", None), *rest, bias=bias
+            )
+            self.query_norm = RMSNorm(config, (rank,), eps=LATENT_NORM_EPS)
+        self.query = Projection(
+            "BTR,RNH->BTNH", (rank, heads, config.head_dim), ("embed", *by_head), *rest
+        )
+        down = (dim, latent.kv_rank + latent.rope_dim)
+        self.kv_down = Projection("BTD,DR->BTR", down, ("embed", None), *rest, bias=bias)
+        self.kv_norm = RMSNorm(config, (latent.kv_rank,), eps=LATENT_NORM_EPS)
+        up = (latent.kv_rank, heads, latent.nope_dim + latent.value_dim)
+        self.kv_up = Projection("BTR,RNH->BTNH", up, ("embed", *by_head), *rest)
+        self.out = Projection(
+            "BTNH,NHD->BTD",
+            (heads, latent.value_dim, dim),
+            (*by_head, "embed"),
+            *rest,
+            bias=bias,
+            to_residual=True,
+        )
+        self.mask = AttentionMask(window=kind.window)
+        scale = (config.query_scale or config.head_dim) ** -0.5
+        self.scale = scale * score_factor(config.rope_scaling)
+        self.config, self.kind, self.placement = config, kind, placement
+
+    def __call__(self, x_BTD: jax.Array, rope: RopeTables, attend: Attend) -> tuple[jax.Array, Any]:
+        query, key, value = self.query_key_value(x_BTD, rope)
+        out, extra = attend(
+            self._by_heads(checkpoint_name(query, "query")),
+            self._by_heads(checkpoint_name(key, "key")),
+            self._by_heads(checkpoint_name(value, "value")),
+            mask=self.mask,
+            scale=self.scale,
+            soft_cap=self.config.attention_soft_cap,
+        )
+        return self.out(checkpoint_name(out, "attention_out")), extra
+
+    def query_key_value(
+        self, x_BTD: jax.Array, rope: RopeTables
+    ) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """Queries and keys [B, T, N, nope + rope], values [B, T, N, value_dim]."""
+        latent = self.config.latent
+        x = x_BTD if latent.query_rank is None else self.query_norm(self.query_down(x_BTD))
+        query = self.query(x)
+        down = self.kv_down(x_BTD)
+        shared_key = down[..., None, latent.kv_rank :]
+        up = self.kv_up(self.kv_norm(down[..., : latent.kv_rank]))
+        key, value = up[..., : latent.nope_dim], up[..., latent.nope_dim :]
+        query = jnp.concatenate(
+            [query[..., : latent.nope_dim], self._rotated(query[..., latent.nope_dim :], rope)],
+            axis=-1,
+        )
+        shared_key = jnp.broadcast_to(
+            self._rotated(shared_key, rope), (*key.shape[:-1], latent.rope_dim)
+        )
+        return query, jnp.concatenate([key, shared_key], axis=-1), value
+
+    def _rotated(self, x: jax.Array, rope: RopeTables) -> jax.Array:
+        if self.kind.rope is None:
+            return x
+        return rotate(x, rope[self.kind.rope], self.config.rope_interleaved)
+
+    def _by_heads(self, x: jax.Array) -> jax.Array:
+        return self.placement.activation(x, "batch", "sequence", "heads", None)
