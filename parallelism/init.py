@@ -54,7 +54,7 @@ def plan_init(
     *,
     stack_bytes: int = DEFAULT_STACK_BYTES,
 ) -> InitProgram:
-    """Lowers the programs that make the parameters; compiles nothing, allocates nothing.
+    """Chooses the programs that make the parameters; traces, compiles and allocates nothing.
 
     two_stage: parameters of one kind are drawn together, in stacks of at most `stack_bytes` on each
     device, and handed out; the cost to compile grows with the number of kinds only.
@@ -68,7 +68,6 @@ def plan_init(
         raise ValueError(f"init strategy {strategy!r} is neither two_stage nor single_graph")
     if not getattr(jax.config, "jax_threefry_partitionable", True):
         raise ValueError("jax_threefry_partitionable is off; without it, draws depend on the mesh")
-    started = time.perf_counter()
     by_path, treedef = flatten_specs(specs)
     kinds = group_kinds(by_path, mesh, rules)
     parts: list[Programs]
@@ -76,37 +75,40 @@ def plan_init(
         parts = [SingleGraph(kinds)]
     else:
         parts = [kind_programs(kind, stack_bytes) for kind in kinds]
-    return InitProgram(parts, list(by_path), treedef, time.perf_counter() - started)
+    return InitProgram(parts, list(by_path), treedef)
 
 
 class InitProgram:
     """The programs that make one tree of parameters, and when they are compiled.
 
-    `start_compile` begins in threads, side by side, so that the caller may trace and compile
-    something else; `compile` waits for the end; `run` makes the arrays, as often as one likes.
-    `lower_seconds` and `compile_seconds` are wall time of tracing, and of compiling from its start
-    to the end of the last program.
+    `start_compile` traces them and begins to compile in threads, side by side, so that the caller
+    may compile something else; `compile` waits for the end; `run` makes the arrays, as often as one
+    likes. `compile_seconds` is wall time from the first trace to the end of the last compile.
     """
 
-    def __init__(
-        self, parts: Sequence[Programs], paths: Sequence[str], treedef: Any, lower_seconds: float
-    ) -> None:
+    def __init__(self, parts: Sequence[Programs], paths: Sequence[str], treedef: Any) -> None:
         self._parts = parts
         self._paths = paths
         self._treedef = treedef
         self._ends: list[Future[float]] = []
         self._started = 0.0
-        self.lower_seconds = lower_seconds
+        self.num_programs = sum(part.num_programs for part in parts)
         self.compile_seconds = 0.0
 
     def start_compile(self) -> InitProgram:
-        """Starts to compile in the background; later calls change nothing."""
-        if not self._ends and self._parts:
-            num_threads = min(len(self._parts), os.cpu_count() or 1)
-            self._started = time.perf_counter()
-            pool = ThreadPoolExecutor(num_threads, thread_name_prefix="init-compile")
-            self._ends = [pool.submit(_compile, part) for part in self._parts]
-            pool.shutdown(wait=False)
+        """Starts to compile in the background; later calls change nothing.
+
+        Raises ValueError for an initializer that gives another shape or dtype than was asked for.
+        """
+        if self._ends or not self._parts:
+            return self
+        self._started = time.perf_counter()
+        num_threads = min(len(self._parts), os.cpu_count() or 1)
+        pool = ThreadPoolExecutor(num_threads, thread_name_prefix="init-compile")
+        for part in self._parts:
+            part.lower()  # tracing holds the interpreter; the compiler, in its threads, does not
+            self._ends.append(pool.submit(_compile, part))
+        pool.shutdown(wait=False)
         return self
 
     def compile(self) -> InitProgram:
@@ -120,10 +122,6 @@ class InitProgram:
     def compiled(self) -> list[jax.stages.Compiled]:
         """All executables, to read their HLO and memory analysis; empty before `compile`."""
         return [program for part in self._parts for program in part.compiled]
-
-    @property
-    def num_programs(self) -> int:
-        return len(self.compiled)
 
     def run(self, key: jax.Array) -> Any:
         """Returns the tree of arrays drawn from `key`; raises ValueError if it is no threefry key.

@@ -14,24 +14,41 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from parallelism.draws import KEY_DATA, draw, draw_at_once, draw_in_turn, fill, id_array
+from parallelism.draws import (
+    KEY_DATA,
+    draw,
+    draw_at_once,
+    draw_in_turn,
+    fill,
+    host_keys,
+    traced_keys,
+)
 from parallelism.kinds import Kind, Member
 
 Made = Iterator[tuple[str, jax.Array]]
 
 
 class Programs:
-    """Programs that are lowered by the constructor, then compiled, then run with any key."""
+    """Programs that `lower` traces, `compile` compiles and `run` runs with any key."""
 
-    def __init__(self, lowered: Sequence[jax.stages.Lowered]) -> None:
-        self._lowered = lowered
-        self.compiled: list[jax.stages.Compiled] = []
+    num_programs = 1
+
+    def __init__(self) -> None:
+        self.lowered: Sequence[jax.stages.Lowered] = ()
+        self.compiled: Sequence[jax.stages.Compiled] = ()
+
+    def lower(self) -> None:
+        """Traces the programs; raises ValueError for an initializer that gives other arrays."""
+        self.lowered = self._lower()
 
     def compile(self) -> None:
-        self.compiled = [lowered.compile() for lowered in self._lowered]
+        self.compiled = [program.compile() for program in self.lowered]
 
     def run(self, root: np.ndarray) -> Made:
         """Yields the parameters with their paths. `root`: key data, uint32 [2]."""
+        raise NotImplementedError
+
+    def _lower(self) -> Sequence[jax.stages.Lowered]:
         raise NotImplementedError
 
 
@@ -39,11 +56,14 @@ class ConstantProgram(Programs):
     """For a kind that needs no key: one program, run once for each parameter."""
 
     def __init__(self, kind: Kind) -> None:
-        self._members = kind.members
-        super().__init__([jax.jit(partial(fill, kind), out_shardings=kind.sharding).lower()])
+        super().__init__()
+        self._kind = kind
+
+    def _lower(self) -> Sequence[jax.stages.Lowered]:
+        return [jax.jit(partial(fill, self._kind), out_shardings=self._kind.sharding).lower()]
 
     def run(self, root: np.ndarray) -> Made:
-        for member in self._members:
+        for member in self._kind.members:
             yield member.path, self.compiled[0]()
 
 
@@ -51,38 +71,48 @@ class DrawProgram(Programs):
     """One program that draws a parameter in its own layout, run once for each parameter."""
 
     def __init__(self, kind: Kind) -> None:
-        self._members = kind.members
-        make = jax.jit(partial(_make, kind), out_shardings=kind.sharding)
-        super().__init__([make.lower(KEY_DATA, _ids_like(kind.num_stacked or 1))])
+        super().__init__()
+        self._kind = kind
+
+    def _lower(self) -> Sequence[jax.stages.Lowered]:
+        make = jax.jit(partial(_make, self._kind), out_shardings=self._kind.sharding)
+        return [make.lower(_keys_like(self._kind.num_stacked or 1))]
 
     def run(self, root: np.ndarray) -> Made:
-        for member in self._members:
-            yield member.path, self.compiled[0](root, id_array(member.draws))
+        for member in self._kind.members:
+            yield member.path, self.compiled[0](host_keys(root, member.draws))
 
 
 class StackPrograms(Programs):
     """Stage one draws `piece` parameters behind one axis, stage two takes each out of the stack."""
 
+    num_programs = 2
+
     def __init__(self, kind: Kind, piece: int) -> None:
-        self._members = kind.members
+        super().__init__()
+        self._kind = kind
         self._piece = piece
+
+    def _lower(self) -> Sequence[jax.stages.Lowered]:
+        kind = self._kind
         stage_one = jax.jit(partial(draw_in_turn, kind), out_shardings=kind.stack_sharding)
         stage_two = jax.jit(_take, out_shardings=kind.sharding)
-        stack = jax.ShapeDtypeStruct((piece, *kind.shape), kind.dtype, sharding=kind.stack_sharding)
-        count = jax.ShapeDtypeStruct((), np.int32)
-        super().__init__(
-            [stage_one.lower(KEY_DATA, _ids_like(piece), count), stage_two.lower(stack, count)]
+        number = jax.ShapeDtypeStruct((), np.int32)
+        stack = jax.ShapeDtypeStruct(
+            (self._piece, *kind.shape), kind.dtype, sharding=kind.stack_sharding
         )
+        return [stage_one.lower(_keys_like(self._piece), number), stage_two.lower(stack, number)]
 
     def run(self, root: np.ndarray) -> Made:
-        for start in range(0, len(self._members), self._piece):
-            yield from self._run_piece(root, self._members[start : start + self._piece])
+        members = self._kind.members
+        for start in range(0, len(members), self._piece):
+            yield from self._run_piece(root, members[start : start + self._piece])
 
     def _run_piece(self, root: np.ndarray, members: Sequence[Member]) -> Made:
         stage_one, stage_two = self.compiled
-        draw_ids = np.zeros((self._piece, 2), np.uint32)
-        draw_ids[: len(members)] = id_array([member.draws[0] for member in members])
-        stack = stage_one(root, draw_ids, np.int32(len(members)))
+        keys = np.zeros((self._piece, 2), np.uint32)
+        keys[: len(members)] = host_keys(root, [member.draws[0] for member in members])
+        stack = stage_one(keys, np.int32(len(members)))
         arrays = [stage_two(stack, np.int32(index)) for index in range(len(members))]
         jax.block_until_ready(arrays)  # or the next stack would be allocated beside this one
         stack.delete()
@@ -90,20 +120,22 @@ class StackPrograms(Programs):
 
 
 class SingleGraph(Programs):
-    """The reference: one program with an output for every parameter."""
+    """The reference: one program with an output for every parameter, keys and all."""
 
     def __init__(self, kinds: Sequence[Kind]) -> None:
-        members = [(kind, member) for kind in kinds for member in kind.members]
-        self._paths = [member.path for _, member in members]
+        super().__init__()
+        self._members = [(kind, member) for kind in kinds for member in kind.members]
 
+    def _lower(self) -> Sequence[jax.stages.Lowered]:
         def make_all(root: jax.Array) -> list[jax.Array]:
-            return [_make_one(kind, root, member) for kind, member in members]
+            return [_make_reference(kind, root, member) for kind, member in self._members]
 
-        shardings = [kind.sharding for kind, _ in members]
-        super().__init__([jax.jit(make_all, out_shardings=shardings).lower(KEY_DATA)])
+        shardings = [kind.sharding for kind, _ in self._members]
+        return [jax.jit(make_all, out_shardings=shardings).lower(KEY_DATA)]
 
     def run(self, root: np.ndarray) -> Made:
-        yield from zip(self._paths, self.compiled[0](root), strict=True)
+        paths = (member.path for _, member in self._members)
+        yield from zip(paths, self.compiled[0](root), strict=True)
 
 
 def kind_programs(kind: Kind, stack_bytes: int) -> Programs:
@@ -122,30 +154,26 @@ def _piece_size(num_members: int, most: int) -> int:
     return -(-num_members // num_pieces)
 
 
-def _make(kind: Kind, root: jax.Array, draw_ids: jax.Array) -> jax.Array:
-    """One parameter; `draw_ids` uint32 [number of its draws, 2]."""
+def _make(kind: Kind, keys: jax.Array) -> jax.Array:
+    """One parameter; `keys` uint32 [number of its draws, 2]."""
     if kind.num_stacked is None:
-        return draw(kind, root, draw_ids[0])
+        return draw(kind, keys[0])
     if kind.sharding.spec[0] is not None:
-        return draw_at_once(kind, root, draw_ids)
-    return draw_in_turn(kind, root, draw_ids, jnp.int32(kind.num_stacked))
+        return draw_at_once(kind, keys)
+    return draw_in_turn(kind, keys, jnp.int32(kind.num_stacked))
 
 
-def _make_one(kind: Kind, root: jax.Array, member: Member) -> jax.Array:
-    """One parameter as the reference makes it: straight from the definition."""
+def _make_reference(kind: Kind, root: jax.Array, member: Member) -> jax.Array:
+    """One parameter straight from the definition."""
     if kind.ignores_key:
         return fill(kind)
-    draw_ids = jnp.asarray(id_array(member.draws))
-    return (
-        draw(kind, root, draw_ids[0])
-        if kind.num_stacked is None
-        else draw_at_once(kind, root, draw_ids)
-    )
+    keys = traced_keys(root, member.draws)
+    return draw(kind, keys[0]) if kind.num_stacked is None else draw_at_once(kind, keys)
 
 
 def _take(stack: jax.Array, index: jax.Array) -> jax.Array:
     return jax.lax.dynamic_index_in_dim(stack, index, keepdims=False)
 
 
-def _ids_like(num_draws: int) -> jax.ShapeDtypeStruct:
+def _keys_like(num_draws: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((num_draws, 2), np.uint32)

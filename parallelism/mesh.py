@@ -46,8 +46,8 @@ def simulate_cpu_devices(num_devices: int) -> None:
     if num_devices < 1:
         raise ValueError(f"cannot simulate {num_devices} devices; the count must be positive")
     try:
-        jax.config.update("jax_platforms", "cpu")
         jax.config.update("jax_num_cpu_devices", num_devices)
+        jax.config.update("jax_platforms", "cpu")
     except RuntimeError as error:
         if jax.default_backend() == "cpu" and jax.device_count() == num_devices:
             return
