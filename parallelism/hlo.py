@@ -1,8 +1,8 @@
 """What a compiled program does: its matrix products and collectives, loops counted as they run.
 
-`compiled.cost_analysis()` counts the body of a loop once. This reads the optimized HLO text and sums
-from the entry on, through fusions, calls and loops, which run as often as the compiler knows. All
-branches of a conditional count. All numbers are per device.
+`compiled.cost_analysis()` counts the body of a loop once. This reads the optimized HLO text and
+sums from the entry on, through fusions, calls and loops, which run as often as the compiler knows.
+All branches of a conditional count. All numbers are per device.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
+from parallelism import make_mesh
 from parallelism.hlo import array_shapes, program_work
 
 
@@ -38,13 +39,13 @@ def test_a_loop_of_unknown_length_is_refused_unless_a_length_is_given():
 
 
 def test_collectives_count_with_the_bytes_of_their_results():
-    mesh = jax.make_mesh((4,), ("x",), devices=jax.devices()[:4])
+    mesh = make_mesh({"context": 4}, jax.devices()[:4])
 
     def function(x):
-        everything = lax.all_gather(x, "x", tiled=True)
-        return lax.ppermute(x, "x", [(0, 1), (1, 0)]) + everything.sum()
+        everything = lax.all_gather(x, "context", tiled=True)
+        return lax.ppermute(x, "context", [(0, 1), (1, 0)]) + everything.sum()
 
-    sharded = jax.shard_map(function, mesh=mesh, in_specs=P("x"), out_specs=P("x"))
+    sharded = jax.shard_map(function, mesh=mesh, in_specs=P("context"), out_specs=P("context"))
     work = program_work(compiled_text(sharded, jnp.ones((8, 2), jnp.bfloat16)))
     assert work.collectives["all-gather"] == 1
     assert work.collectives["collective-permute"] == 1
