@@ -16,16 +16,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
 import jax
-from jax.experimental import topologies
 from jax.sharding import Mesh
+from measure import print_table, write_json
 
 from parallelism import (
     DEFAULT_RULES,
@@ -38,8 +39,23 @@ from parallelism import (
     plan_init,
     simulate_cpu_devices,
 )
+from parallelism.topology import topology_devices
 
-RESULTS = Path(__file__).with_suffix(".json")
+Row = dict[str, Any]
+
+COLUMNS = (
+    "target",
+    "tree",
+    "layers",
+    "outputs",
+    "programs",
+    "two_stage_s",
+    "two_stage_cpu_s",
+    "single_graph_s",
+    "single_graph_cpu_s",
+    "ratio",
+    "ratio_cpu",
+)
 MODEL_WIDTH, MLP_WIDTH, VOCAB, HEAD_DIM = 4096, 14336, 128256, 128
 NUM_COMPONENTS = 4096
 FACTOR_RULES = Rules({"component": ("data", "fsdp", "context", "tensor")})
@@ -108,9 +124,7 @@ def target_mesh(target: str) -> Mesh:
     if target.startswith("cpu"):
         simulate_cpu_devices(int(target.removeprefix("cpu")))
         return make_mesh({"fsdp": -1})
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    jax.config.update("jax_platforms", "cpu")
-    return make_mesh({"fsdp": -1}, topologies.get_topology_desc(target, "tpu").devices)
+    return make_mesh({"fsdp": -1}, topology_devices(target))
 
 
 def compile_once(specs: Any, mesh: Mesh, rules: Rules, **options: Any) -> tuple[float, float]:
@@ -120,67 +134,59 @@ def compile_once(specs: Any, mesh: Mesh, rules: Rules, **options: Any) -> tuple[
     return time.perf_counter() - wall, time.process_time() - cpu
 
 
-def measure(
-    tree: str, num_layers: int, mesh: Mesh, repeats: int, single_graph: bool
-) -> dict[str, Any]:
-    """Both sides for one depth."""
-    make_specs, rules = TREES[tree]
-    specs = make_specs(num_layers)
+def measure(specs: Any, mesh: Mesh, rules: Rules, repeats: int, single_graph: bool) -> Row:
+    """Both sides for one tree."""
     compile_once(specs, mesh, rules)  # the first compile in a process also loads the compiler
     runs = [compile_once(specs, mesh, rules) for _ in range(repeats)]
     wall, cpu = (statistics.median(column) for column in zip(*runs, strict=True))
-    row: dict[str, Any] = {
+    row: Row = {
         "outputs": len(jax.tree.leaves(specs)),
         "programs": plan_init(specs, mesh, rules).num_programs,
-        "two_stage": {"seconds": round(wall, 2), "cpu_seconds": round(cpu, 2)},
+        "two_stage_s": round(wall, 2),
+        "two_stage_cpu_s": round(cpu, 2),
     }
     if single_graph:
         wall, cpu = compile_once(specs, mesh, rules, strategy="single_graph")
-        row["single_graph"] = {"seconds": round(wall, 1), "cpu_seconds": round(cpu, 1)}
+        row |= {"single_graph_s": round(wall, 1), "single_graph_cpu_s": round(cpu, 1)}
     return row
 
 
-def keep(target: str, tree: str, num_layers: int, row: dict[str, Any]) -> dict[str, Any]:
-    """Merges a row into the JSON file; what was not measured again stays."""
-    results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
-    kept = results.setdefault(f"{target} {tree}", {}).setdefault(str(num_layers), {})
-    kept.update(row)
-    if "single_graph" in kept:
-        for unit in ("seconds", "cpu_seconds"):
-            kept[f"ratio_{unit}"] = round(kept["single_graph"][unit] / kept["two_stage"][unit], 1)
-    results["measured_on"] = f"{os.cpu_count()} CPU cores, JAX {jax.__version__}, Python " + (
-        platform.python_version()
-    )
-    RESULTS.write_text(json.dumps(results, indent=2, sort_keys=True) + "\n")
-    return dict(kept)
+def keep(rows: list[Row], row: Row) -> Row:
+    """Merges a row into those of earlier runs; what was not measured again stays."""
+    where = ("target", "tree", "layers")
+    same = [old for old in rows if all(old[name] == row[name] for name in where)]
+    kept = {**(same[0] if same else {}), **row}
+    if "single_graph_s" in kept:
+        kept["ratio"] = round(kept["single_graph_s"] / kept["two_stage_s"], 1)
+        kept["ratio_cpu"] = round(kept["single_graph_cpu_s"] / kept["two_stage_cpu_s"], 1)
+    rows[:] = [old for old in rows if old not in same] + [kept]
+    rows.sort(key=lambda old: [old[name] for name in where])
+    return kept
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def main() -> None:
+    options = _options()
+    mesh, (make_specs, rules) = target_mesh(options.target), TREES[options.tree]
+    rows = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
+    shown = []
+    for layers in options.layers:
+        single_graph = not options.skip_single
+        row = measure(make_specs(layers), mesh, rules, options.repeats, single_graph)
+        where = {"target": options.target, "tree": options.tree, "layers": layers}
+        shown.append(keep(rows, where | row))
+        write_json(options.json, {"rows": rows})
+    print_table(shown, COLUMNS)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", default="cpu8", help="cpu8, cpu128, v5p:4x4x8, ...")
     parser.add_argument("--tree", choices=sorted(TREES), default="factors")
     parser.add_argument("--layers", type=int, nargs="+", default=[32])
     parser.add_argument("--repeats", type=int, default=5, help="two-stage compiles a depth")
     parser.add_argument("--skip-single", action="store_true", help="leave the slow side out")
+    parser.add_argument("--json", type=Path, default=Path(__file__).with_suffix(".json"))
     return parser.parse_args()
-
-
-def line(num_layers: int, row: dict[str, Any]) -> str:
-    """One line of the table; what was never measured is a dash."""
-    sides = [row.get(side, {}) for side in ("two_stage", "single_graph")]
-    cells = [f"{side.get('seconds', '-'):>8}{side.get('cpu_seconds', '-'):>8}" for side in sides]
-    ratios = f"{row.get('ratio_seconds', '-'):>8}{row.get('ratio_cpu_seconds', '-'):>8}"
-    return f"{num_layers:6}{row['outputs']:9}{row['programs']:10}" + "".join((*cells, ratios))
-
-
-def main() -> None:
-    args = parse()
-    mesh = target_mesh(args.target)
-    print(f"{args.target}, {args.tree}: seconds to compile, wall and CPU")
-    print("layers  outputs  programs      two stages    single graph           ratio")
-    for num_layers in args.layers:
-        row = measure(args.tree, num_layers, mesh, args.repeats, not args.skip_single)
-        print(line(num_layers, keep(args.target, args.tree, num_layers, row)), flush=True)
 
 
 if __name__ == "__main__":

@@ -105,10 +105,14 @@ class InitProgram:
         self._started = time.perf_counter()
         num_threads = min(len(self._parts), os.cpu_count() or 1)
         pool = ThreadPoolExecutor(num_threads, thread_name_prefix="init-compile")
-        for part in self._parts:
-            part.lower()  # tracing holds the interpreter; the compiler, in its threads, does not
-            self._ends.append(pool.submit(_compile, part))
-        pool.shutdown(wait=False)
+        try:
+            ends = []
+            for part in self._parts:
+                part.lower()  # holds the interpreter, while the compiler in its threads does not
+                ends.append(pool.submit(_compile, part))
+        finally:
+            pool.shutdown(wait=False)
+        self._ends = ends
         return self
 
     def compile(self) -> InitProgram:
