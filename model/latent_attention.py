@@ -34,16 +34,14 @@ class LatentAttention(nnx.Module):
         latent, dim, heads = config.latent, config.embed_dim, config.num_heads
         assert latent.kv_rank is not None
         rest, bias = (config, placement), config.attention_bias != "none"
-        by_head, rank = ("heads", "head_dim"), dim
-        if latent.query_rank is not None:
-            rank = latent.query_rank
-            self.query_down = Projection(
-                "BTD,DR->BTR", (dim, rank), ("embed", None), *rest, bias=bias
-            )
+        by_head, axes = ("heads", "head_dim"), ("embed", "heads", "head_dim")
+        if (rank := latent.query_rank) is None:
+            self.query = Projection("BTD,DNH->BTNH", (dim, heads, config.head_dim), axes, *rest)
+        else:
+            down_axes = ("embed", None)
+            self.query_down = Projection("BTD,DR->BTR", (dim, rank), down_axes, *rest, bias=bias)
             self.query_norm = RMSNorm(config, (rank,), eps=LATENT_NORM_EPS)
-        self.query = Projection(
-            "BTR,RNH->BTNH", (rank, heads, config.head_dim), ("embed", *by_head), *rest
-        )
+            self.query_up = Projection("BTR,RNH->BTNH", (rank, heads, config.head_dim), axes, *rest)
         down = (dim, latent.kv_rank + latent.rope_dim)
         self.kv_down = Projection("BTD,DR->BTR", down, ("embed", None), *rest, bias=bias)
         self.kv_norm = RMSNorm(config, (latent.kv_rank,), eps=LATENT_NORM_EPS)
@@ -79,8 +77,10 @@ class LatentAttention(nnx.Module):
     ) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Queries and keys [B, T, N, nope + rope], values [B, T, N, value_dim]."""
         latent = self.config.latent
-        x = x_BTD if latent.query_rank is None else self.query_norm(self.query_down(x_BTD))
-        query = self.query(x)
+        if latent.query_rank is None:
+            query = self.query(x_BTD)
+        else:
+            query = self.query_up(self.query_norm(self.query_down(x_BTD)))
         down = self.kv_down(x_BTD)
         shared_key = down[..., None, latent.kv_rank :]
         up = self.kv_up(self.kv_norm(down[..., : latent.kv_rank]))

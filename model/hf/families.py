@@ -1,0 +1,193 @@
+"""The families: which parts each is made of, and what its config.json and its tensors are called.
+
+One table entry a family. `parts` are fields of ModelConfig that the family fixes, `fields` maps
+keys of config.json to fields of ModelConfig that it leaves open, `names` what its tensors are
+called where that differs from
+`names.STANDARD`. A new family is a new entry here and its name in
+`configs.schema.Family`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from model.hf.names import (
+    GPT_OSS,
+    LATENT,
+    MIXTRAL,
+    NORMS_AFTER,
+    NORMS_AROUND,
+    STANDARD,
+    Names,
+)
+
+
+@dataclass(frozen=True)
+class Family:
+    """A description that import and export read; see the module's text.
+
+    `defaults` are values that config.json may leave out, `fixed` those it may not change,
+    `ignored` keys without effect. `pattern` is that of the layers when config.json has a window
+    but no layer_types, None for local layers only.
+    """
+
+    architecture: str
+    parts: Mapping[str, Any] = field(default_factory=dict)
+    fields: Mapping[str, str] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    ignored: frozenset[str] = frozenset()
+    pattern: str | None = None
+    names: Names = field(default_factory=dict)
+
+
+_BIAS = {"attention_bias": "attention_bias"}
+_ROUTED = {"num_experts_per_tok": "moe.experts_per_token"}
+_GEMMA = {
+    "activation": "gelu_tanh",
+    "norm_plus_one": True,
+    "norm_placement": "both",
+    "scale_embeddings": True,
+}
+_GEMMA_FIELDS = {
+    **_BIAS,
+    "query_pre_attn_scalar": "query_scale",
+    "attn_logit_softcapping": "attention_soft_cap",
+    "final_logit_softcapping": "logit_soft_cap",
+}
+_DEEPSEEK_FIELDS = {
+    **_BIAS,
+    **_ROUTED,
+    "n_routed_experts": "moe.num_experts",
+    "moe_intermediate_size": "moe.expert_dim",
+    "routed_scaling_factor": "moe.weight_scale",
+    "first_k_dense_replace": "moe.dense_layers",
+    "kv_lora_rank": "latent.kv_rank",
+    "q_lora_rank": "latent.query_rank",
+    "qk_nope_head_dim": "latent.nope_dim",
+    "qk_rope_head_dim": "latent.rope_dim",
+    "v_head_dim": "latent.value_dim",
+}
+_DEEPSEEK_IGNORED = frozenset(
+    ["head_dim", "qk_head_dim", "ep_size", "num_nextn_predict_layers", "aux_loss_alpha", "seq_aux"]
+)
+_NO_WINDOW = {"use_sliding_window": False}
+
+FAMILIES: Mapping[str, Family] = {
+    "llama": Family("LlamaForCausalLM", fields={**_BIAS, "mlp_bias": "mlp_bias"}),
+    "mistral": Family("MistralForCausalLM"),
+    "qwen2": Family("Qwen2ForCausalLM", parts={"attention_bias": "qkv"}, defaults=_NO_WINDOW),
+    "qwen3": Family(
+        "Qwen3ForCausalLM", parts={"qk_norm": "head"}, fields=_BIAS, defaults=_NO_WINDOW
+    ),
+    "qwen3_moe": Family(
+        "Qwen3MoeForCausalLM",
+        parts={"qk_norm": "head"},
+        fields={
+            **_BIAS,
+            **_ROUTED,
+            "num_experts|num_local_experts": "moe.num_experts",
+            "moe_intermediate_size": "moe.expert_dim",
+            "norm_topk_prob": "moe.normalize",
+        },
+        defaults={**_NO_WINDOW, "norm_topk_prob": False},
+        fixed={"decoder_sparse_step": 1},
+        ignored=frozenset({"max_window_layers"}),
+    ),
+    "gemma2": Family(
+        "Gemma2ForCausalLM",
+        parts=_GEMMA,
+        fields=_GEMMA_FIELDS,
+        defaults={"tie_word_embeddings": True},
+        fixed={"use_bidirectional_attention": False},
+        pattern="local,global",
+        names=NORMS_AROUND,
+    ),
+    "gemma3_text": Family(
+        "Gemma3ForCausalLM",
+        parts={**_GEMMA, "qk_norm": "head"},
+        fields=_GEMMA_FIELDS,
+        defaults={
+            "tie_word_embeddings": True,
+            "rope_theta": 1e6,
+            "rope_local_base_freq": 1e4,
+        },
+        fixed={"use_bidirectional_attention": False},
+        pattern="local*5,global",
+        names=NORMS_AROUND,
+    ),
+    "mixtral": Family(
+        "MixtralForCausalLM",
+        fields={**_ROUTED, "num_local_experts": "moe.num_experts"},
+        fixed={"router_jitter_noise": 0},
+        names=MIXTRAL,
+    ),
+    "olmo2": Family(
+        "Olmo2ForCausalLM",
+        parts={"qk_norm": "all", "norm_placement": "post"},
+        fields=_BIAS,
+        names=NORMS_AFTER,
+    ),
+    "smollm3": Family(
+        "SmolLM3ForCausalLM",
+        fields={**_BIAS, "mlp_bias": "mlp_bias"},
+        defaults={**_NO_WINDOW, "tie_word_embeddings": True, "no_rope_layer_interval": 4},
+    ),
+    "gpt_oss": Family(
+        "GptOssForCausalLM",
+        parts={
+            "sinks": True,
+            "activation": "clamped_silu",
+            "mlp_bias": True,
+            "moe.router_bias": True,
+        },
+        fields={
+            **_BIAS,
+            **_ROUTED,
+            "num_local_experts": "moe.num_experts",
+            "swiglu_limit": "activation_limit",
+        },
+        defaults={"attention_bias": True, "rope_theta": 150000.0, "swiglu_limit": 7.0},
+        fixed={"swiglu_alpha": 1.702},
+        ignored=frozenset({"experts_per_token", "initial_context_length"}),
+        pattern="local,global",
+        names=GPT_OSS,
+    ),
+    "deepseek_v2": Family(
+        "DeepseekV2ForCausalLM",
+        parts={"rope_interleaved": True, "moe.normalize": False},
+        fields=_DEEPSEEK_FIELDS,
+        fixed={
+            "norm_topk_prob": False,
+            "mlp_bias": False,
+            "scoring_func": "softmax",
+            "moe_layer_freq": 1,
+        },
+        ignored=_DEEPSEEK_IGNORED,
+        names=LATENT,
+    ),
+    "deepseek_v3": Family(
+        "DeepseekV3ForCausalLM",
+        parts={
+            "moe.scoring": "sigmoid",
+            "moe.group_score": "top2_sum",
+            "moe.correction_bias": True,
+        },
+        fields={
+            **_DEEPSEEK_FIELDS,
+            "norm_topk_prob": "moe.normalize",
+            "rope_interleave": "rope_interleaved",
+        },
+        defaults={"rope_interleave": True, "norm_topk_prob": True},
+        fixed={"scoring_func": "sigmoid", "moe_layer_freq": 1, "topk_method": "noaux_tc"},
+        ignored=_DEEPSEEK_IGNORED,
+        names=LATENT,
+    ),
+}
+
+
+def names_of(family: str) -> dict[str, tuple[str, str]]:
+    """All tensor names of a family by parameter path."""
+    return {**STANDARD, **FAMILIES[family].names}
