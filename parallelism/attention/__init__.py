@@ -1,13 +1,17 @@
-"""Context-parallel attention: strategies, layouts and masks behind one call."""
+"""Context-parallel attention: strategies, layouts, masks and kernels behind one call."""
 
-from parallelism.attention.attention import AttentionSetup, attention
+from parallelism.attention.dispatch import attention
 from parallelism.attention.plan import AttentionMask, attended_pairs, balance, plan_attention
+from parallelism.attention.setup import AttentionSetup
+from parallelism.attention.support import Request, unsupported
 
 __all__ = [
     "AttentionMask",
     "AttentionSetup",
+    "Request",
     "attended_pairs",
     "attention",
     "balance",
     "plan_attention",
+    "unsupported",
 ]

@@ -15,18 +15,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parallelism.attention.blockwise import (
-    KeyGradients,
-    Keys,
-    Queries,
-    Saved,
-    Softmax,
-    Task,
-    attend,
-    attend_backward,
-    rank_work,
-)
+from parallelism.attention.blockwise import attend, attend_backward, rank_work
 from parallelism.attention.plan import Fetch, Plan
+from parallelism.attention.tiles import KeyGradients, Keys, Queries, Saved, Softmax, Task
 
 TreeT = TypeVar("TreeT")
 

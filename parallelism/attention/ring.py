@@ -19,19 +19,9 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parallelism.attention.blockwise import (
-    KeyGradients,
-    Keys,
-    Queries,
-    Saved,
-    Softmax,
-    Task,
-    Work,
-    attend,
-    attend_backward,
-    rank_work,
-)
+from parallelism.attention.blockwise import attend, attend_backward, rank_work
 from parallelism.attention.plan import Stage, stack_stages
+from parallelism.attention.tiles import KeyGradients, Keys, Queries, Saved, Softmax, Task, Work
 
 TreeT = TypeVar("TreeT")
 

@@ -20,18 +20,9 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from parallelism.attention.blockwise import (
-    KeyGradients,
-    Keys,
-    Queries,
-    Saved,
-    Softmax,
-    Task,
-    begin,
-    finish,
-    own_row,
-)
+from parallelism.attention.blockwise import begin, finish, own_row
 from parallelism.attention.plan import Plan
+from parallelism.attention.tiles import KeyGradients, Keys, Queries, Saved, Softmax, Task
 from parallelism.attention.tiling import cut_heads, cut_tokens, join_heads
 
 
@@ -110,9 +101,9 @@ def _backward(problem: Problem, kept: tuple[Any, ...], out_gradient: jax.Array) 
         inputs, out_gradient = lax.optimization_barrier((inputs, out_gradient))
     delta = jnp.sum(out.astype(jnp.float32) * out_gradient.astype(jnp.float32), axis=-1)
     spec = problem.spec
-    in_specs = (problem.input_specs, spec, spec, spec)
+    in_specs = (problem.input_specs, spec, spec, spec, spec)
     run = problem.spread(_backward_shard, in_specs, out_specs=(spec, spec, spec))
-    dq, dk, dv = run(inputs, lse, delta, out_gradient)
+    dq, dk, dv = run(inputs, lse, delta, out, out_gradient)
     return (Inputs(dq, dk, dv, sinks=_sinks_gradient(inputs.sinks, lse, delta)),)
 
 

@@ -10,36 +10,36 @@ Long Sequence Transformer Models", 2023 (arXiv:2309.14509).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import jax
 from jax import lax
-from jax.sharding import PartitionSpec as P
 
-from parallelism.attention.sharded import Inputs, Problem, attend_sharded
-
-
-def by_heads(spec: P) -> P:
-    """How [B, T, N] is sharded once tokens are exchanged for heads."""
-    batch, context, heads = spec
-    return P(batch, None, context if heads is None else (heads, context))
+from parallelism.attention.setup import AttentionSetup
+from parallelism.attention.sharded import Inputs
 
 
-def attend_by_heads(problem: Problem, inputs: Inputs, spec: P) -> jax.Array:
-    """The attention of a problem that is sharded by heads, on arrays that are sharded by `spec`."""
-    query, key, value = (
-        _exchange(x, problem, spec, to_heads=True) for x in (inputs.query, inputs.key, inputs.value)
-    )
-    out = attend_sharded(problem, inputs._replace(query=query, key=key, value=value))
-    return _exchange(out, problem, spec, to_heads=False)
+def attend_by_heads(
+    attend: Callable[[Inputs], jax.Array], inputs: Inputs, setup: AttentionSetup
+) -> jax.Array:
+    """`attend`, which takes arrays that are sharded by heads, on arrays that are by tokens."""
+    query, key, value = (_exchange(x, setup, to_heads=True) for x in inputs[:3])
+    out = attend(inputs._replace(query=query, key=key, value=value))
+    return _exchange(out, setup, to_heads=False)
 
 
-def _exchange(x: jax.Array, problem: Problem, spec: P, *, to_heads: bool) -> jax.Array:
+def _exchange(x: jax.Array, setup: AttentionSetup, *, to_heads: bool) -> jax.Array:
     """[B, T, N, H] from one sharding to the other."""
+    by_tokens, by_heads = (
+        find(x.shape[0], x.shape[2]) for find in (setup.spec, setup.attending_spec)
+    )
     split, concat = (2, 1) if to_heads else (1, 2)
-    before, after = (spec, by_heads(spec)) if to_heads else (by_heads(spec), spec)
+    before, after = (by_tokens, by_heads) if to_heads else (by_heads, by_tokens)
 
     def swap(shard: jax.Array) -> jax.Array:
-        return lax.all_to_all(shard, spec[1], split_axis=split, concat_axis=concat, tiled=True)
+        axis = setup.context_axis
+        return lax.all_to_all(shard, axis, split_axis=split, concat_axis=concat, tiled=True)
 
-    assert problem.mesh is not None
-    moved: jax.Array = jax.shard_map(swap, mesh=problem.mesh, in_specs=before, out_specs=after)(x)
+    assert setup.mesh is not None
+    moved: jax.Array = jax.shard_map(swap, mesh=setup.mesh, in_specs=before, out_specs=after)(x)
     return moved

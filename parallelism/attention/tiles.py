@@ -1,0 +1,113 @@
+"""The data of attention in blocks: queries, keys, what is summed, and who computes a tile.
+
+All arrays have the blocks in front, so that a tile is one slice and ranks exchange whole blocks.
+Legend: n blocks, B batch, K key/value heads, G queries per key/value head, t and s tokens of a
+query and a key block, H and Hv widths of a query and a value head. One tile has no n.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+import jax
+
+from parallelism.attention.plan import AttentionMask, Plan
+
+NO_KEYS: Final = 1e30
+"""The log-sum-exp of a row with nothing to attend to, so that exp(score - NO_KEYS) is zero."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a score comes about and what computes it.
+
+    Tokens of a block lie `step` apart; `groups` is G.
+    """
+
+    kernel: TileKernel
+    mask: AttentionMask
+    scale: float
+    soft_cap: float | None
+    groups: int
+    step: int
+    keys_padded: bool
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a strategy carries out, over the ranks of a mesh axis; None is a rank on its own."""
+
+    rule: Rule
+    plan: Plan
+    axis: str | None
+
+
+class Queries(NamedTuple):
+    """Blocks of queries. Positions, if given, are compared in place of the static indices."""
+
+    query: jax.Array  # [n, B, K, G*t, H]
+    start: jax.Array  # int32 [n]
+    segments: jax.Array | None  # int32 [n, B, t]
+    positions: jax.Array | None  # int32 [n, B, t]
+
+
+class Keys(NamedTuple):
+    """Blocks of keys and values: what ranks exchange."""
+
+    key: jax.Array  # [n, B, K, s, H]
+    value: jax.Array  # [n, B, K, s, Hv]
+    segments: jax.Array | None  # int32 [n, B, s]
+    positions: jax.Array | None  # int32 [n, B, s]
+
+
+class Run(NamedTuple):
+    """The tokens of key blocks: start, start + step, ..., `length` of them."""
+
+    start: jax.Array  # int32 [n]
+    length: jax.Array  # int32 [n]
+
+
+class Work(NamedTuple):
+    """What one rank does with the keys it has: a stage of the plan, seen by that rank."""
+
+    pairs: jax.Array  # int32 [P, 2]
+    num_pairs: jax.Array | int
+    runs: Run
+
+
+class Softmax(NamedTuple):
+    """A running softmax: the output is `out / total`, and the maximum is subtracted in both."""
+
+    maximum: jax.Array  # float32 [n, B, K, G*t]
+    total: jax.Array  # float32 [n, B, K, G*t]
+    out: jax.Array  # float32 [n, B, K, G*t, Hv]
+
+
+class Saved(NamedTuple):
+    """Blocks of queries with what the backward pass needs beside them."""
+
+    queries: Queries
+    lse: jax.Array  # float32 [n, B, K, G*t]
+    delta: jax.Array  # float32 [n, B, K, G*t]: sum over Hv of output times its gradient
+    out: jax.Array  # [n, B, K, G*t, Hv]
+    out_gradient: jax.Array  # [n, B, K, G*t, Hv]
+
+
+class KeyGradients(NamedTuple):
+    """Float32 gradients of keys and values, tokens last: as CPUs multiply faster."""
+
+    key: jax.Array  # [n, B, K, H, s]; lacks the factor `rule.scale`
+    value: jax.Array  # [n, B, K, Hv, s]
+
+
+class TileKernel(Protocol):
+    """What computes one tile: all that a block of queries has to do with a block of keys."""
+
+    def add_tile(self, rule: Rule, old: Softmax, q: Queries, k: Keys, run: Run) -> Softmax:
+        """Add the keys to the running softmax of the queries."""
+
+    def tile_gradients(
+        self, rule: Rule, q: Saved, k: Keys, run: Run
+    ) -> tuple[jax.Array, KeyGradients]:
+        """Gradients of queries, float32 and without the factor `rule.scale`, and of keys."""

@@ -1,0 +1,100 @@
+"""Tiles of attention in plain XLA: every mask, on every platform.
+
+Scores, weights and sums are float32; matrix products take the dtype of the inputs. Shapes as in
+tiles.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Final
+
+import jax
+import jax.numpy as jnp
+
+from parallelism.attention.plan import FAR
+from parallelism.attention.tiles import KeyGradients, Keys, Queries, Rule, Run, Saved, Softmax
+
+MASKED: Final = -2e30
+"""A masked score: twice as low as the least running maximum, blockwise.FLOOR."""
+
+
+def add_tile(rule: Rule, old: Softmax, q: Queries, k: Keys, run: Run) -> Softmax:
+    """Add a block of keys to the running softmax of a block of queries."""
+    scores = _scores(rule, q, k, run)
+    maximum = jnp.maximum(old.maximum, scores.max(-1))
+    weights = jnp.exp(scores - maximum[..., None])
+    decay = jnp.exp(old.maximum - maximum)
+    return Softmax(
+        maximum,
+        old.total * decay + weights.sum(-1),
+        old.out * decay[..., None] + _product("bkts,bksh->bkth", weights, k.value),
+    )
+
+
+def tile_gradients(rule: Rule, q: Saved, k: Keys, run: Run) -> tuple[jax.Array, KeyGradients]:
+    """Gradients that a block of queries and a block of keys give each other."""
+    scores = _scores(rule, q.queries, k, run)
+    weights = jnp.exp(scores - q.lse[..., None])
+    by_weight = _product("bkth,bksh->bkts", q.out_gradient, k.value) - q.delta[..., None]
+    by_score = weights * by_weight * _soft_cap_slope(rule, scores)
+    return _product("bkts,bksh->bkth", by_score, k.key), KeyGradients(
+        key=_product("bkth,bkts->bkhs", q.queries.query, by_score),
+        value=_product("bkth,bkts->bkhs", q.out_gradient, weights),
+    )
+
+
+def _scores(rule: Rule, q: Queries, k: Keys, run: Run) -> jax.Array:
+    """Masked scores of one tile, float32 [B, K, G*t, s]."""
+    scores = rule.scale * _product("bkth,bksh->bkts", q.query, k.key)
+    if rule.soft_cap is not None:
+        scores = rule.soft_cap * jnp.tanh(scores / rule.soft_cap)
+    conditions = list(_conditions(rule, q, k, run))
+    if not conditions:
+        return scores
+    mask = functools.reduce(jnp.logical_and, conditions)
+    return jnp.where(mask[:, None], scores, MASKED)
+
+
+def _conditions(rule: Rule, q: Queries, k: Keys, run: Run) -> Iterator[jax.Array]:
+    """All that has to hold for a query to attend to a key, each bool [B or 1, G*t, s]."""
+    slots = jnp.arange(k.key.shape[2])
+    if rule.keys_padded:
+        yield (slots < run.length)[None, None, :]
+    if q.segments is not None and k.segments is not None:
+        yield _for_groups(q.segments, rule)[:, :, None] == k.segments[:, None, :]
+    low, high = rule.mask.reach
+    if q.positions is not None and k.positions is not None:
+        distance = _for_groups(q.positions, rule)[:, :, None] - k.positions[:, None, :]
+        shift = jnp.int32(0)
+    else:
+        # Constant distances against a bound that moves: CPUs run this a tenth faster than the
+        # distances themselves.
+        offsets = _for_groups(jnp.arange(q.query.shape[2] // rule.groups)[None], rule)
+        distance = rule.step * (offsets[:, :, None] - slots)
+        shift = q.start - run.start
+    if low > -FAR:
+        yield distance >= low - shift
+    if high < FAR:
+        yield distance <= high - shift
+
+
+def _for_groups(tokens: jax.Array, rule: Rule) -> jax.Array:
+    """Numbers per query token, repeated for the heads that share a key/value head."""
+    return jnp.tile(tokens, (1, rule.groups))
+
+
+def _soft_cap_slope(rule: Rule, scores: jax.Array) -> jax.Array | float:
+    """Derivative of the capped score by the score; 0 where it is masked."""
+    if rule.soft_cap is None:
+        return 1.0
+    return 1 - jnp.square(jnp.maximum(scores / rule.soft_cap, -1))
+
+
+def _product(equation: str, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Matrix product in the dtype of the inputs (weights are float32), summed in float32."""
+    dtype = x.dtype if y.dtype == jnp.float32 else y.dtype
+    return jnp.einsum(
+        equation, x.astype(dtype), y.astype(dtype), preferred_element_type=jnp.float32
+    )
