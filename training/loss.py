@@ -15,9 +15,11 @@ def token_losses(logits_BTV: jax.Array, targets_BT: jax.Array) -> jax.Array:
     when the vocabulary or the sequence is sharded.
     """
     logits = logits_BTV.astype(jnp.float32)
+    # Relative to the largest: adding it back to the log of the sum would round small losses.
+    logits = logits - jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
     is_target = jnp.arange(logits.shape[-1], dtype=targets_BT.dtype) == targets_BT[..., None]
     target = jnp.sum(jnp.where(is_target, logits, 0.0), axis=-1)
-    return jax.nn.logsumexp(logits, axis=-1) - target
+    return jnp.log(jnp.sum(jnp.exp(logits), axis=-1)) - target
 
 
 def weighted_sum(losses_BT: jax.Array, weights_BT: jax.Array) -> tuple[jax.Array, jax.Array]:
