@@ -21,12 +21,16 @@ NAME = "config.yaml"
 def write_config(config: Config, path: str | os.PathLike[str]) -> None:
     """Writes every key of a config as YAML. A reader sees the old file or the new one, whole."""
     path = Path(path)
-    text = yaml.dump(
+    new = path.with_name(f".{path.name}.{os.getpid()}")
+    new.write_text(f"# The resolved config of this run.\n{to_yaml(config)}", encoding="utf-8")
+    new.replace(path)
+
+
+def to_yaml(config: Config) -> str:
+    """Every key of a config as YAML text."""
+    return yaml.dump(
         asdict(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000
     )
-    new = path.with_name(f".{path.name}.{os.getpid()}")
-    new.write_text(f"# The resolved config of this run.\n{text}", encoding="utf-8")
-    new.replace(path)
 
 
 def read_config(path: str | os.PathLike[str]) -> Config:

@@ -122,13 +122,16 @@ class TrainLoop:
 
     def _pause(self, at: Progressed, last_step: int) -> None:
         """Saves first, then evaluates: what an evaluation might lose is saved."""
-        config = self.setup.config
-        if at.step % config.checkpoint.every == 0 or at.step == last_step:
+        if at.step % self.setup.config.checkpoint.every == 0 or at.step == last_step:
             self._save(at)
-        every = config.train.eval_every
+        self.evaluate_if_due(at, last_step)
+        self._last_end = time.perf_counter()
+
+    def evaluate_if_due(self, at: Progressed, last_step: int) -> None:
+        """Evaluates after the last step and every train.eval_every steps."""
+        every = self.setup.config.train.eval_every
         if at.step == last_step or (every and at.step % every == 0):
             self._evaluate(at)
-        self._last_end = time.perf_counter()
 
     def _save(self, at: Progressed) -> None:
         if at.step == 0:
@@ -147,9 +150,7 @@ class TrainLoop:
             self.eval_step = self._compile_eval()
             if self.eval_step is None:
                 return
-        values = evaluate(
-            self.eval_step, at.state.parameters, self.eval_data, self.feed, self.stop
-        )
+        values = evaluate(self.eval_step, at.state.parameters, self.eval_data, self.feed, self.stop)
         if values:
             self.metrics.write(at.step, values)
             self.console.evaluated(at.step, values)
@@ -166,9 +167,9 @@ class TrainLoop:
 
 
 def _not_finite(step: int, values: dict[str, Any]) -> str:
+    found = " ".join(f"{n}={float(values[n])}" for n in ("loss", "grad_norm", "param_norm"))
+    kept = "the update was not applied" if not values["finite"] else "that state is not saved"
     return (
-        f"step {step}: loss={float(values['loss'])}, grad_norm={float(values['grad_norm'])}, "
-        f"param_norm={float(values['param_norm'])} is not finite; the update was not applied and "
-        "no checkpoint was written. A lower optimizer.lr, a smaller optimizer.clip_norm or a look "
-        "at this step's data may help; the run resumes from its last checkpoint"
+        f"step {step}: {found}: not finite; {kept}, and the checkpoints so far stay. A lower "
+        "optimizer.lr, a smaller optimizer.clip_norm or a look at this step's data may help"
     )

@@ -21,13 +21,14 @@ from training.feed import Feed
 from training.generate import generate
 from training.loop import NotFiniteError
 from training.plan import fallback_lines, print_plan
+from training.run_lock import RunInUseError
 from training.setup import Setup, open_setup
 from training.signals import StopSignal
 from training.start import restore
 from training.train import train
 
 REFUSED, FAILED = 2, 1
-_REFUSALS = (ConfigError, DataError, CheckpointError)
+_REFUSALS = (ConfigError, DataError, CheckpointError, RunInUseError)
 
 
 def run(config: Config) -> int:

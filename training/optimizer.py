@@ -98,9 +98,7 @@ def _muon(numbers: Hyperparameters, specs: Any, roles: Any) -> optax.GradientTra
         )
 
     numbers_of_dims = jax.tree.map(dims, specs, roles)
-    labels = jax.tree.map(
-        lambda role: "adam" if role.num_input_dims is None else "muon", roles
-    )
+    labels = jax.tree.map(lambda role: "adam" if role.num_input_dims is None else "muon", roles)
     muon = optax.chain(
         scale_by_muon(
             beta=numbers["b1"],

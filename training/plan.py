@@ -18,7 +18,6 @@ from parallelism import AttentionMask, ParamSpec, Rules, attended_pairs, balance
 from training.flops import step_flops
 from training.setup import Setup, axis_sizes, declare_run
 
-
 _MIN_WIDTH = 140  # tables are not cut off where output is piped
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from configs.schema import Config
 from configs.validate import resolve
@@ -21,7 +21,7 @@ class Setup:
     """A run's declarations: the mesh, the model, its update rule and the specs of its state."""
 
     config: Config
-    mesh: Mesh
+    mesh: Any
     rules: Rules
     model: Transformer
     rule: Rule
@@ -52,8 +52,11 @@ def axis_sizes(config: Config) -> dict[str, int]:
     return {axis: getattr(config.mesh, axis) for axis in AXES}
 
 
-def declare_run(config: Config, mesh: Mesh, rules: Rules = DEFAULT_RULES) -> Setup:
-    """Declares model, optimizer and state of a config whose mesh sizes are resolved."""
+def declare_run(config: Config, mesh: Mesh | AbstractMesh, rules: Rules = DEFAULT_RULES) -> Setup:
+    """Declares model, optimizer and state of a config whose mesh sizes are resolved.
+
+    An abstract mesh, without devices, is enough for everything but running.
+    """
     platform = mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else "tpu"
     model = build_model(config.model, _placement(config, mesh, rules), platform)
     specs = parameter_specs(model)
@@ -63,7 +66,7 @@ def declare_run(config: Config, mesh: Mesh, rules: Rules = DEFAULT_RULES) -> Set
     return Setup(config, mesh, rules, model, rule, state)
 
 
-def _placement(config: Config, mesh: Mesh, rules: Rules) -> Placement:
+def _placement(config: Config, mesh: Any, rules: Rules) -> Placement:
     return Placement(
         attention=AttentionSetup(
             mesh=mesh if mesh.size > 1 else None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -22,9 +22,7 @@ class TrainState(NamedTuple):
     optimizer: Any
 
 
-def train_state_specs(
-    parameter_specs: Any, optimizer: optax.GradientTransformation
-) -> TrainState:
+def train_state_specs(parameter_specs: Any, optimizer: optax.GradientTransformation) -> TrainState:
     """Declares the whole train state, so that init, layouts and checkpoints see one tree.
 
     A moment of a parameter has that parameter's logical axes; a factored moment those of the
@@ -39,6 +37,7 @@ def _optimizer_specs(parameter_specs: Any, optimizer: optax.GradientTransformati
         lambda spec: jax.ShapeDtypeStruct(spec.shape, spec.dtype), parameter_specs
     )
     traced, shapes = jax.make_jaxpr(optimizer.init, return_shape=True)(parameters)
+    leaves: list[Any]
     leaves, tree = jax.tree.flatten(shapes)
     plain = [
         ParamSpec(leaf.shape, leaf.dtype, constant, (None,) * leaf.ndim)
@@ -47,7 +46,7 @@ def _optimizer_specs(parameter_specs: Any, optimizer: optax.GradientTransformati
     return optax.tree.map_params(
         optimizer,
         _with_axes_of,
-        tree.unflatten(plain),
+        jax.tree.unflatten(tree, plain),
         parameter_specs,
         is_leaf=lambda leaf: isinstance(leaf, ParamSpec | optax.MaskedNode),
     )
@@ -69,27 +68,39 @@ def _kept_dims(rank: int) -> list[list[int]]:
     return [every, *([dim for dim in every if dim != dropped] for dropped in reversed(every))]
 
 
-def _constants(traced: Any) -> list[Constant]:
-    """The one value that each output of an optimizer's init holds.
+def _constants(traced: Any) -> list[Constant | Values]:
+    """What each output of an optimizer's init holds.
 
     Optax starts its states with constants. One that copies parameters into its state would need
     them drawn first, and is refused here.
     """
-    values: dict[Any, Any] = {}
+    values = dict(zip(traced.jaxpr.constvars, traced.consts, strict=True))
     for equation in traced.jaxpr.eqns:
-        operands = [_constant(operand, values) for operand in equation.invars]
-        if equation.primitive.name in _SHAPE_ONLY and operands[0] is not None:
-            values[equation.outvars[0]] = operands[0]
+        operand = _constant(equation.invars[0], values)
+        if equation.primitive.name in _SHAPE_ONLY and operand is not None:
+            values[equation.outvars[0]] = operand
     constants = [_constant(out, values) for out in traced.jaxpr.outvars]
     if any(value is None for value in constants):
         raise ValueError("this optimizer's initial state is not made of constants")
-    return [Constant(value) for value in constants if value is not None]
+    return [_initializer(np.asarray(value)) for value in constants]
 
 
 _SHAPE_ONLY = frozenset({"broadcast_in_dim", "convert_element_type", "reshape", "copy"})
 
 
-def _constant(variable: Any, values: dict[Any, Any]) -> float | int | None:
-    if isinstance(variable, Literal):
-        return np.asarray(variable.val).item()
-    return values.get(variable)
+def _constant(variable: Any, values: dict[Any, Any]) -> Any:
+    return variable.val if isinstance(variable, Literal) else values.get(variable)
+
+
+def _initializer(value: np.ndarray) -> Constant | Values:
+    return Constant(value.item()) if value.size == 1 else Values(tuple(value.ravel().tolist()))
+
+
+@dataclass(frozen=True)
+class Values:
+    """Starts an array with the given numbers, in row-major order."""
+
+    values: tuple[float, ...]
+
+    def __call__(self, key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+        return jnp.asarray(self.values, dtype).reshape(shape)

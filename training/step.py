@@ -42,7 +42,7 @@ def make_train_step(
     ) -> tuple[TrainState, Metrics]:
         loss, weight, grads = _mean_gradient(model, state.parameters, batch, grad_accum)
         with jax.named_scope("optimizer"):
-            grad_norm = optax.global_norm(grads)
+            grad_norm = optax.tree.norm(grads)
             finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
             updates, optimizer = rule(numbers).update(
                 clip(grads, grad_norm, numbers["clip_norm"]), state.optimizer, state.parameters
@@ -58,7 +58,7 @@ def make_train_step(
             "loss": loss,
             "weight": weight,
             "grad_norm": grad_norm,
-            "param_norm": optax.global_norm(kept.parameters),
+            "param_norm": optax.tree.norm(kept.parameters),
             "finite": finite,
         }
 

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import jax
 
-from configs.saved import write_config
+from configs.saved import to_yaml, write_config
 from data import Dataset, batches
 from training.checkpoint import Checkpoints
 from training.console import Progress, announce
 from training.feed import Feed
 from training.loop import TrainLoop
-from training.metrics import MetricsLog
+from training.metrics import MetricsLog, read_metrics
 from training.rates import Rates
+from training.run_lock import sole_writer
 from training.setup import Setup
 from training.signals import StopSignal
 from training.start import make_ready
@@ -26,6 +27,8 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
     feed = Feed(setup.mesh, setup.rules, setup.layout)
     with contextlib.ExitStack() as stack:
         keep = stack.enter_context
+        if primary:
+            keep(sole_writer(run_dir))
         checkpoints = keep(Checkpoints(run_dir / "checkpoints", config.checkpoint.keep))
         ready = make_ready(setup, feed, checkpoints, stop)
         at, last_step = ready.start, _last_step(config.train.steps, ready.train_data)
@@ -36,6 +39,7 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
             return 0
         metrics = keep(MetricsLog(run_dir, at.step, primary))
         metrics.once(ready.seconds)
+        metrics.text("config", f"```yaml\n{to_yaml(config)}\n```")
         loop = TrainLoop(
             setup=setup,
             step=ready.step,
@@ -49,6 +53,8 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
             stop=stop,
             rates=Rates.of(setup),
         )
+        if at.step and "eval_loss" not in read_metrics(run_dir).get(at.step, {}):
+            loop.evaluate_if_due(at, last_step)  # the run was stopped before it came to this
         loop.run(at, last_step)
     _say_where(at.step, last_step, run_dir, stop)
     return stop.exit_code

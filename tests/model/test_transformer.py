@@ -11,10 +11,9 @@ import pytest
 
 from model import with_parameters
 from tests.model import oracle
-from tests.training.small import feed_of, random_batch, small_setup
+from tests.training.small import feed_of, initial_state, random_batch, small_setup
 from training.loss import token_losses
 from training.setup import Setup
-from training.start import new_state
 
 # Weights large enough that attention is far from uniform and a wrong position shows.
 LIVELY = ("model.init_std=0.3",)
@@ -32,7 +31,7 @@ MESHES = {
 
 def _losses(setup: Setup) -> np.ndarray:
     """Token losses [B, T] in plain order."""
-    state, _ = new_state(setup)
+    parameters = initial_state(setup).parameters
     batch = feed_of(setup)(random_batch(setup))
 
     @jax.jit
@@ -41,13 +40,13 @@ def _losses(setup: Setup) -> np.ndarray:
         logits = model(batch["tokens"], batch["positions"], batch["segment_ids"])
         return token_losses(logits, batch["targets"])
 
-    return setup.layout.unfold(np.asarray(losses(state.parameters, batch)), 1)
+    return setup.layout.unfold(np.asarray(losses(parameters, batch)), 1)
 
 
 @functools.cache
 def _expected() -> np.ndarray:
     setup = small_setup(*LIVELY, "model.scan_layers=false")
-    parameters = jax.device_get(new_state(setup)[0].parameters)
+    parameters = jax.device_get(initial_state(setup).parameters)
     rows = [
         oracle.token_losses(
             oracle.logits(parameters, setup.config.model, tokens, positions, segments), targets

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -13,11 +15,12 @@ from training.feed import Feed
 from training.optimizer import hyperparameters
 from training.setup import Setup, open_setup
 from training.start import new_state
+from training.state import TrainState
 from training.step import Batch
 
 SMALL = (
     "model.num_layers=2", "model.embed_dim=48", "model.mlp_dim=64", "model.num_heads=8",
-    "model.num_kv_heads=4", "model.head_dim=8", "data.source=synthetic", "data.seq_len=48",
+    "model.num_kv_heads=4", "model.head_dim=8", "data=synthetic", "data.seq_len=48",
     "data.batch=8", "model.vocab_size=64", "attention.block_size=8", "schedule.warmup_steps=2",
     "compile_cache=null", "train.steps=20",
 )  # fmt: skip
@@ -57,10 +60,26 @@ def random_batch(setup: Setup, seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
+def initial_state(setup: Setup) -> TrainState:
+    """The run's first state, drawn once on one device and laid out on the setup's mesh."""
+    plain = small_config("run.dir=/nowhere")
+    config = replace(
+        plain, model=setup.config.model, optimizer=setup.config.optimizer, run=plain.run
+    )
+    return jax.tree.map(
+        lambda x, like: jax.device_put(x, like.sharding), _drawn(config), setup.abstract_state()
+    )
+
+
+@functools.cache
+def _drawn(config: Config) -> TrainState:
+    return jax.device_get(new_state(open_setup(config, jax.devices()[:1]))[0])
+
+
 def train_steps(setup: Setup, batches: list[dict[str, np.ndarray]]) -> tuple[Any, list[dict]]:
     """Trains from the initial state, one step a batch; returns the state and host metrics."""
     feed, step = feed_of(setup), compile_train_step(setup, feed_of(setup)).call
-    state, _ = new_state(setup)
+    state = initial_state(setup)
     numbers = hyperparameters(setup.config.optimizer, setup.config.optimizer.lr)
     metrics = []
     for batch in batches:

@@ -1,0 +1,1 @@
+"""The step and everything around it: state, loop, metrics, checkpoints, signals, modes."""
