@@ -33,7 +33,7 @@ def _sequence_over_context(config: Config, sizes: Sizes) -> Iterator[str]:
         )
 
 
-@rule("mode", "data.batch", "train.grad_accum", "mesh.data", "mesh.fsdp")
+@rule("mode", "data.batch", "train.grad_accum", "mesh.data", "mesh.fsdp", "mesh.expert")
 def _batch_over_rows(config: Config, sizes: Sizes) -> Iterator[str]:
     batch, accum = config.data.batch, config.train.grad_accum if trains(config) else 1
     if config.mode == "generate":
@@ -44,16 +44,40 @@ def _batch_over_rows(config: Config, sizes: Sizes) -> Iterator[str]:
             f"data.batch={multiples(batch, accum)} would fit, or train.grad_accum={divisors(batch)}"
         )
         return
-    data, fsdp = sizes["data"], sizes["fsdp"]
-    if data is None or fsdp is None or (batch // accum) % (data * fsdp) == 0:
+    data, fsdp, expert = sizes["data"], sizes["fsdp"], sizes["expert"]
+    if data is None or fsdp is None or expert is None:
+        return
+    ways = data * fsdp * expert
+    if (batch // accum) % ways == 0:
         return
     rows = f"data.batch={batch}"
     if accum > 1:
         rows += f" / train.grad_accum={accum} = {batch // accum} rows in a microbatch"
+    product = f"mesh.data({data}) * mesh.fsdp({fsdp})"
+    if expert > 1:
+        product += f" * mesh.expert({expert})"
     yield (
-        f"{rows}: must be a multiple of mesh.data({data}) * mesh.fsdp({fsdp}) = {data * fsdp}; "
-        f"data.batch={multiples(batch, data * fsdp * accum)} would fit"
+        f"{rows}: must be a multiple of {product} = {ways}; "
+        f"data.batch={multiples(batch, ways * accum)} would fit"
     )
+
+
+@rule("model.moe.num_experts", "model.moe.expert_dim", "mesh.expert", "mesh.tensor")
+def _experts_over_mesh(config: Config, sizes: Sizes) -> Iterator[str]:
+    experts, width = config.model.moe.num_experts, config.model.moe.expert_dim
+    expert, tensor = sizes["expert"], sizes["tensor"]
+    if experts and expert is not None and experts % expert:
+        yield (
+            f"model.moe.num_experts={experts} is not a multiple of mesh.expert={expert}; "
+            f"mesh.expert={divisors(experts)} would fit"
+        )
+    if experts == 0 and expert is not None and expert > 1:
+        yield f"mesh.expert={expert}: this model has no experts; mesh.fsdp={expert} does the same"
+    if experts and tensor is not None and width % tensor:
+        yield (
+            f"model.moe.expert_dim={width} is not a multiple of mesh.tensor={tensor}; "
+            f"mesh.tensor={divisors(width)} would fit"
+        )
 
 
 @rule("model.num_heads", "model.num_kv_heads", "model.mlp_dim", "mesh.tensor")

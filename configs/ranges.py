@@ -92,6 +92,7 @@ RANGES: dict[str, Range] = {
     "mesh.fsdp": _AXIS,
     "mesh.context": _AXIS,
     "mesh.tensor": _AXIS,
+    "mesh.expert": _AXIS,
     "mesh.simulate": Range(low=0, high=4096),
     "attention.block_size": _COUNT,
     "init.stack_bytes": _COUNT,

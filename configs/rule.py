@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from configs.schema import Config
 
 Sizes = Mapping[str, int | None]
-AXES = ("data", "fsdp", "context", "tensor")
+AXES = ("data", "fsdp", "expert", "context", "tensor")
 
 
 @dataclass(frozen=True)

@@ -175,6 +175,9 @@ class MeshConfig:
     fsdp: int = key("Ways that parameters and the batch are sharded.")
     context: int = key("Context-parallel degree: ways that the sequence is sharded.")
     tensor: int = key("Tensor-parallel degree: ways that heads and the MLP width are sharded.")
+    expert: int = key(
+        "Expert-parallel degree: ways that experts are sharded. Elsewhere it acts as fsdp does."
+    )
     simulate: int = key("Simulate this many CPU devices in this process; 0 uses the real devices.")
 
 

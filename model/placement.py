@@ -34,6 +34,10 @@ class Placement:
             return x
         return jax.lax.with_sharding_constraint(x, self.rules.sharding(mesh, axes, x.shape))
 
+    def gathered(self, axes: tuple[str | None, ...]) -> tuple[str | None, ...]:
+        """The logical axes of a weight that are still split where it is used."""
+        return tuple(None if axis in _GATHERED else axis for axis in axes)
+
     def weight(self, x: jax.Array, axes: tuple[str | None, ...], dtype: jnp.dtype) -> jax.Array:
         """Casts a weight to the compute dtype and gathers its fsdp and context shards.
 
@@ -45,8 +49,7 @@ class Placement:
         if mesh is None:
             return x
         stored = self.rules.sharding(mesh, axes, x.shape)
-        gathered_axes = tuple(None if axis in _GATHERED else axis for axis in axes)
-        gathered = self.rules.sharding(mesh, gathered_axes, x.shape)
+        gathered = self.rules.sharding(mesh, self.gathered(axes), x.shape)
         if stored == gathered:
             return x
         # The first constraint keeps what is saved for the backward pass in shards.

@@ -1,4 +1,4 @@
-"""The device mesh: its four named axes, and the devices that stand behind them."""
+"""The device mesh: its five named axes, and the devices that stand behind them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from jax.sharding import AxisType, Mesh
 
 from configs.mesh_axes import resolve_axes
 
-AXES = ("data", "fsdp", "context", "tensor")  # outermost first: tensor neighbours are nearest
+# Outermost first: tensor neighbours are nearest.
+AXES = ("data", "fsdp", "expert", "context", "tensor")
 
 __all__ = ["AXES", "make_mesh", "resolve_axes", "simulate_cpu_devices"]
 

@@ -147,11 +147,12 @@ def _check_rank(axes: LogicalAxes, shape: Sequence[int]) -> None:
 
 DEFAULT_RULES = Rules(
     {
-        "batch": ("data", "fsdp"),
+        "batch": ("data", "fsdp", "expert"),
         "sequence": "context",
-        "embed": ("fsdp", "context"),  # of parameters: a context rank is no replica of weights
+        # Of parameters: neither a context nor an expert rank is a replica of weights.
+        "embed": ("fsdp", "context", "expert"),
         "expert_embed": ("fsdp", "context"),  # of experts, which have a mesh axis of their own
-        "expert": None,
+        "expert": "expert",
         "mlp": "tensor",
         "heads": "tensor",
         "kv_heads": "tensor",

@@ -64,6 +64,15 @@ def save_hf(model: Pretrained, path: str | Path, *, max_file_bytes: int = MAX_FI
             _write_json(path / INDEX, {"metadata": {}, "weight_map": weight_map})
 
 
+def tensors_of(
+    config: ModelConfig, specs: Any, parameters: Any
+) -> Iterator[tuple[str, np.ndarray]]:
+    """The tensors of the file, one by one, from a tree like `specs`: parameters, or gradients."""
+    fetch = _fetcher(parameters)
+    for name, parts in _tensors(config, specs).items():
+        yield name, _tensor(parts, fetch)
+
+
 def _tensors(config: ModelConfig, specs: Any) -> dict[str, list[_Part]]:
     """The parts of every tensor, layer by layer."""
     found: dict[str, list[_Part]] = {}

@@ -11,15 +11,16 @@ from configs.validate import axis_sizes, resolve, validate_mesh
 @pytest.mark.parametrize(
     ("overrides", "num_devices", "sizes"),
     [
-        ([], 1, (1, 1, 1, 1)),
-        ([], 8, (1, 8, 1, 1)),
-        (["mesh.context=4"], 8, (1, 2, 4, 1)),
-        (["mesh.data=-1", "mesh.context=2"], 8, (4, 1, 2, 1)),
-        (["mesh.context=-1"], 4, (1, 1, 4, 1)),
-        (["mesh.fsdp=2", "mesh.data=-1"], 8, (4, 2, 1, 1)),
-        (["mesh.tensor=2"], 8, (1, 4, 1, 2)),
-        (["mesh=replicated"], 8, (8, 1, 1, 1)),
-        (["mesh=v5p_128"], 128, (1, 8, 16, 1)),
+        ([], 1, (1, 1, 1, 1, 1)),
+        ([], 8, (1, 8, 1, 1, 1)),
+        (["mesh.context=4"], 8, (1, 2, 1, 4, 1)),
+        (["mesh.data=-1", "mesh.context=2"], 8, (4, 1, 1, 2, 1)),
+        (["mesh.context=-1"], 4, (1, 1, 1, 4, 1)),
+        (["mesh.fsdp=2", "mesh.data=-1"], 8, (4, 2, 1, 1, 1)),
+        (["mesh.tensor=2"], 8, (1, 4, 1, 1, 2)),
+        (["mesh.expert=2", "model.moe.num_experts=4", "model.moe.expert_dim=8"], 8, (1, 4, 2, 1, 1)),
+        (["mesh=replicated"], 8, (8, 1, 1, 1, 1)),
+        (["mesh=v5p_128"], 128, (1, 8, 1, 16, 1)),
     ],
 )
 def test_the_open_axis_takes_what_is_left(overrides, num_devices, sizes):

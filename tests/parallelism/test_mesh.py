@@ -64,7 +64,13 @@ def test_a_wrong_product_is_refused_with_the_equation_and_a_way_out(sizes, num_d
 def test_the_mesh_has_every_axis_and_every_device_once():
     mesh = make_mesh({"context": 2, "fsdp": -1})
     assert mesh.axis_names == AXES
-    assert dict(mesh.shape) == {"data": 1, "fsdp": 4, "context": 2, "tensor": 1}
+    assert dict(mesh.shape) == {
+        "data": 1,
+        "fsdp": 4,
+        "expert": 1,
+        "context": 2,
+        "tensor": 1,
+    }
     assert set(mesh.devices.flat) == set(jax.devices())
 
 

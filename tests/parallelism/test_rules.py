@@ -6,6 +6,8 @@ from jax.sharding import PartitionSpec
 
 from parallelism import DEFAULT_RULES, Rules, make_mesh
 
+EMBED = ("fsdp", "context", "expert")
+
 
 @pytest.fixture(scope="module")
 def mesh():
@@ -15,9 +17,9 @@ def mesh():
 @pytest.mark.parametrize(
     ("axes", "expected"),
     [
-        (("batch", "sequence"), PartitionSpec(("data", "fsdp"), "context")),
-        (("embed", "mlp"), PartitionSpec(("fsdp", "context"), "tensor")),
-        (("layers", "embed", "kv_heads", "head_dim"), (None, ("fsdp", "context"), "tensor", None)),
+        (("batch", "sequence"), PartitionSpec(("data", "fsdp", "expert"), "context")),
+        (("embed", "mlp"), PartitionSpec(("fsdp", "context", "expert"), "tensor")),
+        (("layers", "embed", "kv_heads", "head_dim"), (None, EMBED, "tensor", None)),
         (("vocab", None), PartitionSpec("tensor", None)),
         ((), PartitionSpec()),
     ],
@@ -28,7 +30,7 @@ def test_each_dimension_takes_the_mesh_axes_of_its_rule(axes, expected):
 
 @pytest.mark.parametrize(
     ("size", "expected"),
-    [(8, ("fsdp", "context")), (6, "fsdp"), (3, None), (4, ("fsdp", "context"))],
+    [(8, EMBED), (6, "fsdp"), (3, None), (4, EMBED)],
 )
 def test_a_size_that_does_not_divide_takes_the_longest_prefix_that_does(mesh, size, expected):
     assert DEFAULT_RULES.spec(("embed",), (size,), mesh) == PartitionSpec(expected)
@@ -39,7 +41,7 @@ def test_a_size_that_does_not_divide_takes_the_longest_prefix_that_does(mesh, si
 def test_fallbacks_name_what_a_parameter_lost(mesh):
     (fallback,) = DEFAULT_RULES.fallbacks(("vocab", "embed"), (98, 6), mesh)
     assert (fallback.axis, fallback.size, fallback.taken) == ("embed", 6, ("fsdp",))
-    assert str(fallback) == "embed=6 does not divide over fsdp * context; uses fsdp"
+    assert str(fallback) == "embed=6 does not divide over fsdp * context * expert; uses fsdp"
     (fallback,) = DEFAULT_RULES.fallbacks(("vocab", "embed"), (97, 8), mesh)
     assert str(fallback) == "vocab=97 does not divide over tensor; uses nothing"
 

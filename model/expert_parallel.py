@@ -1,0 +1,97 @@
+"""Experts over a mesh: tokens travel to the devices that hold their experts, and back.
+
+Each device sorts its rows (a token for one of its experts) by expert, hands every expert rank a
+buffer with the rows for it, runs what it receives through its own experts, and hands it back: two
+all-to-alls a layer and direction. A buffer has room for all rows of the sender, so nothing is ever
+dropped; rows that are not used take part in the exchange but in no product. The batch is split
+over the expert axis as well, which for all other layers is one more way of fsdp.
+"""
+
+# N tokens and M = N k rows of a device, C expert ranks, D model width, E experts of a device
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from model.grouped import Weights, run_experts, serve
+from model.mlp import Gating
+from model.placement import Placement
+from model.router import Routing
+
+
+def serve_sharded(
+    x_BTD: jax.Array,
+    routing: Routing,
+    weights: Weights,
+    *,
+    axes: dict[str, tuple[str, ...]],
+    gating: Gating,
+    placement: Placement,
+) -> jax.Array:
+    """`serve`, with tokens and experts on the mesh of the placement."""
+    mesh, rules = placement.attention.mesh, placement.rules
+    assert mesh is not None
+    tokens = rules.spec(("batch", "sequence", None), x_BTD.shape, mesh)
+    specs: dict[str, Any] = {
+        name: rules.spec(placement.gathered(axes[name]), w.shape, mesh)
+        for name, w in weights._asdict().items()
+        if w is not None
+    }
+    expert, _, tensor = specs["gate"]
+
+    def body(x: jax.Array, routing: Routing, weights: Weights) -> jax.Array:
+        weights = _bias_once(weights, tensor)
+        if expert is None or mesh.shape[expert] == 1:
+            y = serve(x, routing, weights, gating)
+        else:
+            y = _exchange(x, routing, weights, gating, expert)
+        return y if tensor is None else jax.lax.psum(y, tensor)
+
+    of_routing: Any = Routing(tokens, tokens, tokens)  # type: ignore[arg-type]
+    run = jax.shard_map(
+        body,
+        mesh=mesh,
+        in_specs=(tokens, of_routing, Weights(**specs)),
+        out_specs=tokens,
+        check_vma=False,
+    )
+    return run(x_BTD, routing, weights)
+
+
+def _bias_once(weights: Weights, tensor: Any) -> Weights:
+    """Leaves the output's bias to the first of the ranks whose outputs are summed."""
+    if weights.down_bias is None or tensor is None:
+        return weights
+    is_first = jax.lax.axis_index(tensor) == 0
+    return weights._replace(down_bias=jnp.where(is_first, weights.down_bias, 0))
+
+
+def _exchange(
+    x_BTD: jax.Array, routing: Routing, weights: Weights, gating: Gating, axis: str
+) -> jax.Array:
+    """The outputs for this device's tokens, from experts of all ranks of the axis."""
+    ranks, own = jax.lax.axis_size(axis), weights.gate.shape[0]
+    tokens, k = x_BTD.reshape(-1, x_BTD.shape[-1]), routing.experts.shape[-1]
+    experts_M = routing.experts.reshape(-1)
+    order = jnp.argsort(experts_M, stable=True)
+    sorted_M = experts_M[order]
+    rank_M = sorted_M // own
+    place_M = jnp.arange(order.size) - jnp.searchsorted(rank_M, rank_M)
+
+    rows = jnp.zeros((ranks, order.size, tokens.shape[1]), tokens.dtype)
+    rows = rows.at[rank_M, place_M].set(tokens[order // k])
+    ids = jnp.full((ranks, order.size), own, jnp.int32)  # `own` is no expert: a row not used
+    ids = ids.at[rank_M, place_M].set(sorted_M % own)
+    rows, ids = (jax.lax.all_to_all(x, axis, 0, 0) for x in (rows, ids))
+
+    arrived = jnp.argsort(ids.reshape(-1), stable=True)
+    served = run_experts(
+        rows.reshape(-1, rows.shape[2])[arrived], ids.reshape(-1)[arrived], weights, gating
+    )
+    served = served[jnp.argsort(arrived)].reshape(rows.shape)
+    served = jax.lax.all_to_all(served, axis, 0, 0)[rank_M, place_M]
+    served = served[jnp.argsort(order)].reshape(*routing.experts.shape, -1)
+    return jnp.einsum("BTkD,BTk->BTD", served, routing.weights.astype(served.dtype))
