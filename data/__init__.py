@@ -5,6 +5,7 @@ Grain is imported when a data set is opened, not before.
 
 from data.dataset import Dataset, DataStats, fingerprint_changes, open_data, open_splits
 from data.documents import DataError
+from data.open_tokenizer import open_tokenizer
 from data.prefetch import BatchIterator, batches
 from data.rows import Batch
 from data.tokenizer import Tokenizer
@@ -20,4 +21,5 @@ __all__ = [
     "fingerprint_changes",
     "open_data",
     "open_splits",
+    "open_tokenizer",
 ]

@@ -75,7 +75,6 @@ def _contents(path: Path) -> Iterator[bytes]:
             reader.read_all()  # raises with the reason
         for start in range(0, reader.num_records(), _BATCH_RECORDS):
             yield from reader.read(start, min(start + _BATCH_RECORDS, reader.num_records()))
+        reader.close()
     except RuntimeError as error:
         raise DataError(f"cannot read {printable(path)}: {error}") from error
-    finally:
-        reader.close()

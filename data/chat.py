@@ -105,8 +105,9 @@ def _turn_alone(conversation: Conversation, template: ChatTemplate, turn: int) -
             f"the chat template writes the messages before number {turn} otherwise when that "
             "follows, so what it adds cannot be told; {% generation %} tags would mark it"
         )
-    if prompted == before:  # there is no generation prompt: a header may stand before the content
-        start = max(start, text.find(said, start))
+    if prompted == before:  # no generation prompt: a header, not only a space, may come first
+        at = max(start, text.find(said, start))
+        start = at if text[start:at].strip() else start
     after = max(start, text.rfind(said, start) + len(said)) if said else start
     stop = len(text.rstrip() if text[after:].strip() else text)
     return text, (start, stop)

@@ -55,7 +55,7 @@ class ChatTemplate:
         }
         try:
             marked = self._template.render(variables)
-        except (self._jinja.TemplateError, TypeError, ValueError, LookupError) as error:
+        except Exception as error:  # a template can fail in any way
             raise DataError(f"the chat template refuses the messages: {error}") from error
         return _unmarked(marked)
 

@@ -54,7 +54,7 @@ def _from_hub(config: DataConfig, columns: list[str] | None) -> TableFiles:
     try:
         dataset = datasets.load_dataset(config.hub_name, config.hf_config, split=config.hf_split)
     except Exception as error:  # network, missing repositories, missing splits: all kinds
-        raise DataError(f"data.hub_name={config.hub_name}: {error}") from error
+        raise DataError(str(error)) from error
     paths = [file["filename"] for file in dataset.cache_files]
     root = os.path.commonpath([str(Path(path).parent) for path in paths])
     files = FileSet(Path(root), [os.path.relpath(path, root) for path in paths])

@@ -164,6 +164,7 @@ def _make_entry(entry: Path, recipe: Recipe) -> None:
     folder = Path(tempfile.mkdtemp(prefix=f"{entry.name}.", dir=entry.parent))
     try:
         _made(folder, recipe)
+        folder.chmod(0o755)  # mkdtemp lets nobody else in
         with contextlib.suppress(OSError):  # a process of another machine has been faster
             folder.rename(entry)
     finally:

@@ -73,7 +73,7 @@ def _before_spaces(text: str, near: int) -> list[tuple[int, int]]:
     """Cuts before single spaces, the last first; with the space in the next piece, or in none."""
     found: list[tuple[int, int]] = []
     low, at = near - _CONTEXT // 2, near
-    while len(found) < _TRIES and (at := text.rfind(" ", low, at)) > low:
+    while len(found) < 2 * _TRIES and (at := text.rfind(" ", low, at)) > low:
         if not (text[at - 1].isspace() or text[at + 1].isspace()):
             found += [(at, at), (at, at + 1)]
     return found
