@@ -104,8 +104,8 @@ def _as_layers(layers: Any) -> int | tuple[int, ...] | None:
         return None
     stacked = isinstance(layers, Iterable)
     numbers = tuple(operator.index(layer) for layer in (layers if stacked else (layers,)))
-    if any(number < 0 for number in numbers):
-        raise ValueError(f"layers {numbers} are counted from 0")
+    if not numbers or min(numbers) < 0:
+        raise ValueError(f"layers {numbers}: there must be some, counted from 0")
     return numbers if stacked else numbers[0]
 
 

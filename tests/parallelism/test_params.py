@@ -31,7 +31,8 @@ def test_a_spec_is_a_leaf_and_keeps_plain_values():
     [
         (((4, 2), "float32", Normal(1.0), ("embed",)), "has 2 dimensions, but axes .* name 1"),
         (((4,), "float32", Normal(1.0), (None,), (0, 1)), "a stack of 2 layers needs a first"),
-        (((4,), "float32", Normal(1.0), (None,), -1), "layers .* are counted from 0"),
+        (((4,), "float32", Normal(1.0), (None,), -1), r"layers \(-1,\): .* counted from 0"),
+        (((0, 4), "float32", Normal(1.0), (None, None), ()), r"layers \(\): there must be some"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(arguments, message):
