@@ -4,14 +4,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from configs.schema import ModelConfig
+from configs.schema import ModelConfig, MoEConfig
 from model.experts import Experts
 from model.mlp import GatedMLP
 from model.placement import Placement
@@ -55,7 +56,7 @@ def load(routing: Routing, valid_BT: jax.Array) -> Load:
     )
 
 
-def balance_loss(loads: list[Load]) -> jax.Array:
+def balance_loss(loads: Sequence[Load]) -> jax.Array:
     """E * sum over experts of (chosen per token) * (mean probability), over all layers at once.
 
     1 per expert that a token goes to when the load is even. As transformers computes it, after
@@ -66,3 +67,26 @@ def balance_loss(loads: list[Load]) -> jax.Array:
     count = sum(one.chosen.reshape(-1, num_experts).sum(0) for one in loads) / tokens
     share = sum(one.probability.reshape(-1, num_experts).sum(0) for one in loads) / tokens
     return num_experts * jnp.sum(count * share)
+
+
+def correct_routers(config: MoEConfig, parameters: Any, loads: Sequence[Load | None]) -> Any:
+    """Moves the correction bias of every router a step towards an even load.
+
+    An expert that was chosen more often than the mean goes down by `correction_rate`, one that
+    was chosen less often up: DeepSeek-V3 (arXiv 2412.19437), section 2.1.2, after
+    arXiv 2408.15664. `loads` are in the order of the parameters' `layers`.
+    """
+    if not config.correction_bias or config.correction_rate == 0:
+        return parameters
+    layers = dict(parameters["layers"])
+    for slot, load in enumerate(loads):
+        if load is not None:
+            layers[str(slot)] = _corrected(config.correction_rate, layers[str(slot)], load)
+    return {**parameters, "layers": layers}
+
+
+def _corrected(rate: float, layer: Any, load: Load) -> Any:
+    moe, router = layer["moe"], layer["moe"]["router"]
+    missing = jnp.mean(load.chosen, axis=-1, keepdims=True) - load.chosen
+    correction = router["correction"] + rate * jnp.sign(missing)
+    return {**layer, "moe": {**moe, "router": {**router, "correction": correction}}}

@@ -74,6 +74,7 @@ def _placement(config: Config, mesh: Any, rules: Rules) -> Placement:
             strategy=config.context_parallel.strategy,
             kernel=config.attention.kernel,
             block_size=config.attention.block_size,
+            batch_axes=tuple(rules.table["batch"] or ()),
         ),
         rules=rules,
     )

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from model import Transformer, with_parameters
+from model import Load, Transformer, balance_loss, correct_routers, with_parameters
 from training.loss import token_losses, weighted_sum
 from training.optimizer import Hyperparameters, Rule, clip
 from training.state import TrainState
@@ -20,11 +20,35 @@ Batch = dict[str, jax.Array]
 Metrics = dict[str, jax.Array]
 
 
+class Sums(NamedTuple):
+    """Sums over a batch's tokens: losses and weights, and what each layer's experts were asked."""
+
+    loss: jax.Array
+    weight: jax.Array
+    loads: list[Load | None]
+
+
+def batch_sums(model: Transformer, parameters: Any, batch: Batch) -> Sums:
+    """Sum of the batch's token losses, the number of scored tokens, and the experts' loads."""
+    filled = with_parameters(model, parameters)
+    out = filled.forward(batch["tokens"], batch["positions"], batch["segment_ids"])
+    losses = token_losses(out.logits, batch["targets"])
+    return Sums(*weighted_sum(losses, batch["weights"]), out.loads)
+
+
 def loss_sum(model: Transformer, parameters: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
     """Sum of the batch's token losses and the number of scored tokens, float32 scalars."""
-    filled = with_parameters(model, parameters)
-    logits = filled(batch["tokens"], batch["positions"], batch["segment_ids"])
-    return weighted_sum(token_losses(logits, batch["targets"]), batch["weights"])
+    sums = batch_sums(model, parameters, batch)
+    return sums.loss, sums.weight
+
+
+def objective(model: Transformer, parameters: Any, batch: Batch) -> tuple[jax.Array, Sums]:
+    """What is minimised, times the number of scored tokens: their loss and the experts' balance."""
+    sums = batch_sums(model, parameters, batch)
+    loads, factor = [load for load in sums.loads if load], model.config.moe.balance_loss
+    if not loads or factor == 0:
+        return sums.loss, sums
+    return sums.loss + factor * balance_loss(loads) * sums.weight, sums
 
 
 def make_train_step(
@@ -40,14 +64,18 @@ def make_train_step(
     def train_step(
         state: TrainState, batch: Batch, numbers: Hyperparameters
     ) -> tuple[TrainState, Metrics]:
-        loss, weight, grads = _mean_gradient(model, state.parameters, batch, grad_accum)
+        sums, grads = _mean_gradient(model, state.parameters, batch, grad_accum)
+        weight = sums.weight
+        loss = sums.loss / jnp.maximum(weight, 1.0)
         with jax.named_scope("optimizer"):
             grad_norm = optax.tree.norm(grads)
             finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
             updates, optimizer = rule(numbers).update(
                 clip(grads, grad_norm, numbers["clip_norm"]), state.optimizer, state.parameters
             )
-            parameters = optax.apply_updates(state.parameters, updates)
+            parameters = correct_routers(
+                model.config.moe, optax.apply_updates(state.parameters, updates), sums.loads
+            )
             apply = finite & (weight > 0)
             kept = TrainState(
                 state.step + 1,
@@ -72,25 +100,26 @@ def make_eval_step(model: Transformer) -> Callable[[Any, Batch], tuple[jax.Array
 
 def _mean_gradient(
     model: Transformer, parameters: Any, batch: Batch, grad_accum: int
-) -> tuple[jax.Array, jax.Array, Any]:
-    """Mean loss over all microbatches, its weight, and the mean's gradient."""
+) -> tuple[Sums, Any]:
+    """Sums over all microbatches, and the gradient of the mean objective."""
 
-    def gradient(microbatch: Batch) -> tuple[tuple[jax.Array, jax.Array], Any]:
-        return jax.value_and_grad(lambda p: loss_sum(model, p, microbatch), has_aux=True)(
-            parameters
-        )
+    def gradient(microbatch: Batch) -> tuple[Sums, Any]:
+        value_and_grad = jax.value_and_grad(lambda p: objective(model, p, microbatch), has_aux=True)
+        (_, sums), grads = value_and_grad(parameters)
+        return sums, grads
 
     if grad_accum == 1:
-        (total, weight), grads = gradient(batch)
+        sums, grads = gradient(batch)
     else:
-        zero = ((jnp.zeros(()), jnp.zeros(())), jax.tree.map(jnp.zeros_like, parameters))
-        (total, weight), grads = jax.lax.scan(
-            lambda sums, microbatch: (jax.tree.map(jnp.add, sums, gradient(microbatch)), None),
-            zero,
-            _microbatches(batch, grad_accum),
-        )[0]
-    scale = 1.0 / jnp.maximum(weight, 1.0)
-    return total * scale, weight, jax.tree.map(lambda grad: grad * scale.astype(grad.dtype), grads)
+        microbatches = _microbatches(batch, grad_accum)
+        like = jax.eval_shape(gradient, jax.tree.map(lambda x: x[0], microbatches))
+        (sums, grads), _ = jax.lax.scan(
+            lambda so_far, microbatch: (jax.tree.map(jnp.add, so_far, gradient(microbatch)), None),
+            jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like),
+            microbatches,
+        )
+    scale = 1.0 / jnp.maximum(sums.weight, 1.0)
+    return sums, jax.tree.map(lambda grad: grad * scale.astype(grad.dtype), grads)
 
 
 def _microbatches(batch: Batch, grad_accum: int) -> Batch:
