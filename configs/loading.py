@@ -14,6 +14,7 @@ from configs.directories import propose_dir
 from configs.errors import ConfigError, RefusedError
 from configs.overrides import Override, assign, options, prepare, to_hydra, touched
 from configs.resume import (
+    READS_RUN,
     checkpoint_problems,
     inherited,
     mesh_as_asked,
@@ -30,6 +31,8 @@ _PATHS = (
     "data.tokenizer",
     "data.token_cache",
     "data.chat_template",
+    "init.from_hf",
+    "export.path",
     "compile_cache",
 )
 
@@ -117,7 +120,7 @@ def _explicit(
 def _saved_run(tree: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
     """The saved values of the run that the command points at, and what is wrong with them."""
     mode, run_dir = get(tree, "mode"), get(tree, "run.dir")
-    if run_dir is None and mode in ("eval", "generate"):
+    if run_dir is None and mode in READS_RUN:
         return None, [f"run.dir=null: mode={mode} needs a trained run; run.dir=RUN"]
     if not isinstance(run_dir, str) or not run_dir or get(tree, "checkpoint.resume") == "never":
         return None, []
@@ -125,7 +128,7 @@ def _saved_run(tree: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
         saved = saved_values(run_dir)
     except ConfigError as error:
         return None, error.problems
-    if saved is None and mode in ("eval", "generate"):
+    if saved is None and mode in READS_RUN:
         return None, [f"run.dir={run_dir}: mode={mode} needs a trained run, but no {NAME} is there"]
     return saved, []
 

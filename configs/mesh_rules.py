@@ -22,7 +22,7 @@ def _one_open_axis(config: Config, _: Sizes) -> Iterator[str]:
 @rule("mode", "data.seq_len", "mesh.context", "context_parallel.layout")
 def _sequence_over_context(config: Config, sizes: Sizes) -> Iterator[str]:
     cp, layout, seq_len = sizes["context"], config.context_parallel.layout, config.data.seq_len
-    if cp is None or cp == 1 or config.mode == "generate":
+    if cp is None or cp == 1 or config.mode in ("generate", "export"):
         return
     chunks = 2 * cp if layout == "zigzag" else cp
     if seq_len % chunks:
@@ -36,7 +36,7 @@ def _sequence_over_context(config: Config, sizes: Sizes) -> Iterator[str]:
 @rule("mode", "data.batch", "train.grad_accum", "mesh.data", "mesh.fsdp", "mesh.expert")
 def _batch_over_rows(config: Config, sizes: Sizes) -> Iterator[str]:
     batch, accum = config.data.batch, config.train.grad_accum if trains(config) else 1
-    if config.mode == "generate":
+    if config.mode in ("generate", "export"):
         return
     if batch % accum:
         yield (

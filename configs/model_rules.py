@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from configs.layer_pattern import parse_pattern
 from configs.rule import Sizes, divisors, rule
@@ -118,3 +119,19 @@ def _local_theta(config: Config, _: Sizes) -> Iterator[str]:
             f"model.rope_local_theta={model.rope_local_theta} is used by no layer of "
             f"model.layer_pattern={model.layer_pattern}; null does without"
         )
+
+
+@rule("init.from_hf")
+def _hugging_face_folder(config: Config, _: Sizes) -> Iterator[str]:
+    folder = config.init.from_hf
+    if folder is not None and not (Path(folder) / "config.json").is_file():
+        yield f"init.from_hf={folder}: a folder with config.json and safetensors files is needed"
+
+
+@rule("mode", "export.path")
+def _export_path(config: Config, _: Sizes) -> Iterator[str]:
+    path, exports = config.export.path, config.mode == "export"
+    if exports and path is None:
+        yield "export.path=null: mode=export needs a folder to write; export.path=DIR"
+    if exports and path is not None and Path(path).exists() and not Path(path).is_dir():
+        yield f"export.path={path}: this is a file; a folder is needed"

@@ -19,8 +19,10 @@ from configs.fields import leaves, read
 from configs.saved import NAME, read_tree
 from configs.schema import Config
 
+READS_RUN = ("eval", "generate", "export")  # modes that need a trained run
+
 # About this command, never about the run.
-_OF_THE_COMMAND = ("mode", "run.dir", "checkpoint.resume", "generate", "compile_cache")
+_OF_THE_COMMAND = ("mode", "run.dir", "checkpoint.resume", "generate", "export", "compile_cache")
 # About the devices: only another training command inherits them.
 _OF_THE_MACHINE = ("mesh", "context_parallel", "attention", "init")
 # What the saved state depends on, or the order of the data; but for what changes neither.
@@ -98,7 +100,7 @@ def inherited(mode: str, saved: Mapping[str, Any], explicit: Collection[str]) ->
     A command that sets any mesh axis describes the whole mesh.
     """
     own = [*_OF_THE_COMMAND]
-    if mode in ("eval", "generate"):
+    if mode in READS_RUN:
         own += _OF_THE_MACHINE
     elif any(_within(key, ("mesh",)) for key in explicit):
         own += ["mesh"]
@@ -119,7 +121,7 @@ def resume_problems(saved: Mapping[str, Any], config: Config) -> list[str]:
     where = config.run.dir
     if not has_checkpoints(where):
         return []
-    bound = ("model",) if config.mode in ("eval", "generate") else _BOUND
+    bound = ("model",) if config.mode in READS_RUN else _BOUND
     problems = [
         f"{change}; the checkpoints in {where} belong to the saved value, "
         "another run.dir starts anew"

@@ -199,6 +199,10 @@ class AttentionConfig:
 @dataclass(frozen=True, kw_only=True)
 class InitConfig:
     strategy: Literal["two_stage", "single_graph"] = key("How parameters are drawn; same bits.")
+    from_hf: str | None = key(
+        "Hugging Face folder (config.json and safetensors) to start from; the model is taken from "
+        "its config.json unless model= says otherwise."
+    )
     stack_bytes: int = key("Largest stack of draws alive at once, in bytes per device.")
 
 
@@ -305,8 +309,13 @@ class GenerateConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExportConfig:
+    path: str | None = key("mode=export: the folder that Hugging Face transformers loads.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Config:
-    mode: Literal["train", "eval", "generate", "plan"] = key("What to do.")
+    mode: Literal["train", "eval", "generate", "plan", "export"] = key("What to do.")
     seed: int = key("Seed of the parameters.")
     compile_cache: str | None = key("Directory of compiled programs, shared by runs; null: none.")
     run: RunConfig = key("The run and its directory.")
@@ -321,3 +330,4 @@ class Config:
     schedule: ScheduleConfig = key("Learning-rate schedule.")
     checkpoint: CheckpointConfig = key("Checkpoints.")
     generate: GenerateConfig = key("Generation.")
+    export: ExportConfig = key("Export.")

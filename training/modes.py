@@ -12,6 +12,7 @@ import jax
 
 from configs import Config, ConfigError
 from data import DataError, open_data
+from model import HFError
 from training.checkpoint import CheckpointError, Checkpoints
 from training.compile import compile_eval_step
 from training.console import announce, log, log_to, to_terminal
@@ -19,6 +20,7 @@ from training.devices import start_devices
 from training.evaluate import evaluate
 from training.feed import Feed
 from training.generate import generate
+from training.imported import with_model_of_folder, write_folder
 from training.loop import NotFiniteError
 from training.plan import fallback_lines, print_plan
 from training.run_lock import RunInUseError
@@ -28,7 +30,7 @@ from training.start import restore
 from training.train import train
 
 REFUSED, FAILED = 2, 1
-_REFUSALS = (ConfigError, DataError, CheckpointError, RunInUseError)
+_REFUSALS = (ConfigError, DataError, CheckpointError, HFError, RunInUseError)
 
 
 def run(config: Config) -> int:
@@ -38,14 +40,14 @@ def run(config: Config) -> int:
     state saved. Unexpected errors are logged with their traceback and raised.
     """
     if config.mode == "plan":
-        print_plan(config)
+        print_plan(with_model_of_folder(config))
         return 0
     with StopSignal() as stop:
         devices = start_devices(config)
         stop.install()  # jax.distributed took SIGTERM for itself
         with _log(config):
             try:
-                setup = open_setup(config, devices)
+                setup = open_setup(with_model_of_folder(config), devices)
                 _announce_mesh(setup)
                 return _MODES[config.mode](setup, Path(config.run.dir), stop)
             except _REFUSALS as error:
@@ -113,8 +115,16 @@ def _generate(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
     return stop.exit_code
 
 
+def _export(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
+    step, parameters = _saved_parameters(setup, run_dir)
+    path = write_folder(setup, parameters, run_dir)
+    announce("export", f"step {step} is in {path}; transformers loads it")
+    return stop.exit_code
+
+
 _MODES: dict[str, Callable[[Setup, Path, StopSignal], int]] = {
     "train": train,
     "eval": _evaluate,
     "generate": _generate,
+    "export": _export,
 }

@@ -15,6 +15,7 @@ from training.checkpoint import CheckpointError, Checkpoints, Restored
 from training.compile import Compiled, compile_train_step
 from training.console import announce
 from training.feed import Feed
+from training.imported import read_folder
 from training.plan import num_parameters
 from training.setup import Setup
 from training.signals import StopSignal, in_background
@@ -77,28 +78,29 @@ def check_resume(config: Config, checkpoints: Checkpoints) -> None:
 
 
 def new_state(setup: Setup) -> tuple[TrainState, dict[str, float]]:
-    """Draws the train state by the configured strategy; returns the seconds that it took too."""
+    """Draws the train state by the configured strategy; returns the seconds that it took too.
+
+    With init.from_hf the parameters are read from there, and nothing is drawn.
+    """
     config, start = setup.config, time.perf_counter()
-    plan = plan_init(
-        setup.specs.parameters,
-        setup.mesh,
-        setup.rules,
-        strategy=config.init.strategy,
-        stack_bytes=config.init.stack_bytes,
-    )
-    rest = plan_init(
-        (setup.specs.step, setup.specs.optimizer),
-        setup.mesh,
-        setup.rules,
-        strategy=config.init.strategy,
-        stack_bytes=config.init.stack_bytes,
-    )
-    for program in (plan, rest):
-        program.start_compile()
+    specs, imported = setup.specs, config.init.from_hf is not None
+    drawn = (None if imported else specs.parameters, (specs.step, specs.optimizer))
+    plans = [
+        plan_init(
+            part,
+            setup.mesh,
+            setup.rules,
+            strategy=config.init.strategy,
+            stack_bytes=config.init.stack_bytes,
+        ).start_compile()
+        for part in drawn
+    ]
     key = jax.random.key(config.seed)
-    parameters, (step, optimizer) = plan.run(key), rest.run(key)
+    parameters, (step, optimizer) = (plan.run(key) for plan in plans)
+    if imported:
+        parameters = read_folder(setup)
     seconds = {
-        "perf/compile_seconds/init": max(plan.compile_seconds, rest.compile_seconds),
+        "perf/compile_seconds/init": max(plan.compile_seconds for plan in plans),
         "init_seconds": time.perf_counter() - start,
     }
     return TrainState(step, parameters, optimizer), seconds
@@ -117,7 +119,8 @@ def _make_state(
     announce(
         "init",
         f"{num_parameters(setup.specs.parameters):,} parameters, "
-        f"{setup.config.init.strategy} in {init['init_seconds']:.1f} s",
+        f"{setup.config.init.from_hf or setup.config.init.strategy} in "
+        f"{init['init_seconds']:.1f} s",
     )
     return Progressed(state, 0, 0), init, None
 

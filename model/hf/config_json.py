@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import typing
 from collections.abc import Mapping
 from typing import Any
 
@@ -145,10 +146,10 @@ def _check_activation(fields: Fields, wanted: str) -> None:
 
 def _build(values: Mapping[str, Any]) -> ModelConfig:
     """A ModelConfig from fields with dotted names; the rest has the schema's defaults."""
-    flat = {key: value for key, value in values.items() if "." not in key}
+    flat = _numbers(ModelConfig, {key: v for key, v in values.items() if "." not in key})
     for section, kind in (("latent", LatentConfig), ("moe", MoEConfig)):
         own = {k.split(".")[1]: v for k, v in values.items() if k.startswith(f"{section}.")}
-        flat[section] = kind(**own)
+        flat[section] = kind(**_numbers(kind, own))
     running = {
         "scan_layers": True,
         "remat": "none",
@@ -156,6 +157,13 @@ def _build(values: Mapping[str, Any]) -> ModelConfig:
         "compute_dtype": "auto",
     }
     return ModelConfig(**{**running, **flat})
+
+
+def _numbers(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    """Whole numbers as floats where the schema wants floats."""
+    hints = typing.get_type_hints(kind)
+    floats = {name for name, hint in hints.items() if hint in (float, float | None)}
+    return {k: float(v) if k in floats and v is not None else v for k, v in values.items()}
 
 
 def _check_same(read: ModelConfig, wanted: ModelConfig) -> None:

@@ -121,7 +121,7 @@ FAMILIES: Mapping[str, Family] = {
     "mixtral": Family(
         "MixtralForCausalLM",
         fields={**_ROUTED, "num_local_experts": "moe.num_experts"},
-        fixed={"router_jitter_noise": 0},
+        fixed={"router_jitter_noise": 0.0},
         names=MIXTRAL,
     ),
     "olmo2": Family(

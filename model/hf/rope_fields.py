@@ -9,6 +9,7 @@ from model.hf.errors import Fields, HFError
 
 # Their key -> ours, of each type; the first ones are needed.
 _COMMON = {"factor": "factor", "original_max_position_embeddings": "original_seq_len"}
+_LENGTH = "original_seq_len"
 _KEYS: dict[str, dict[str, str]] = {
     "default": {},
     "linear": {"factor": "factor"},
@@ -90,6 +91,7 @@ def _read_scaling(given: dict[str, Any]) -> RopeScalingConfig:
     values = {ours: left.pop(key) for key, ours in _KEYS[kind].items() if key in left}
     if left:
         raise HFError(f"config.json: rope_scaling: {left} is not known for type {kind}")
+    values = {k: float(v) if type(v) is int and k != _LENGTH else v for k, v in values.items()}
     return RopeScalingConfig(type="none" if kind == "default" else kind, **values)
 
 

@@ -140,6 +140,7 @@ def _write_safetensors(contents: dict[str, np.ndarray], path: Path) -> None:
     from safetensors.numpy import save_file
 
     save_file(contents, path, metadata={"format": "pt"})
+    path.chmod(0o644)
 
 
 def _replace_older(path: Path, names: list[str]) -> None:
