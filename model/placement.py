@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import jax
 import jax.numpy as jnp
 
-from parallelism import DEFAULT_RULES, AttentionSetup, Layout, Rules
+from parallelism import DEFAULT_RULES, AttentionSetup, Layout, Rules, exchange
 
 # Weights are gathered over these logical axes just before they are used; tensor axes stay split.
 _GATHERED = frozenset({"embed", "expert_embed"})
@@ -17,7 +18,9 @@ _GATHERED = frozenset({"embed", "expert_embed"})
 class Placement:
     """Mesh, sharding rules and attention set-up of a model; the default is one device.
 
-    `batch_axes_used=False` leaves activations to the compiler, for batches that are smaller
+    `reorder` says who folds rows into the attention's layout: "batch", the loader, once; or
+    "attention", the model, which then runs in contiguous order and folds around each attention.
+    `constrain_activations=False` leaves activations to the compiler, for batches that are smaller
     than the mesh (generation).
     """
 
@@ -25,7 +28,34 @@ class Placement:
         default_factory=lambda: AttentionSetup(mesh=None, layout=Layout("contiguous", 1))
     )
     rules: Rules = DEFAULT_RULES
+    reorder: Literal["batch", "attention"] = "batch"
     constrain_activations: bool = True
+
+    @property
+    def row_layout(self) -> Layout:
+        """The order in which the model's rows lie over the context axis."""
+        layout = self.attention.layout
+        return layout if self.reorder == "batch" else Layout("contiguous", layout.cp)
+
+    def fold(self, x: jax.Array, *axes: str | None) -> jax.Array:
+        """Takes [B, T, ...] from the order of the rows to that of the attention."""
+        return self._exchange(x, axes, folded=False)
+
+    def unfold(self, x: jax.Array, *axes: str | None) -> jax.Array:
+        """Takes [B, T, ...] back from the order of the attention to that of the rows."""
+        return self._exchange(x, axes, folded=True)
+
+    def _exchange(self, x: jax.Array, axes: tuple[str | None, ...], folded: bool) -> jax.Array:
+        mesh, layout = self.attention.mesh, self.attention.layout
+        if mesh is None or layout == self.row_layout:
+            return x
+        spec = self.rules.spec(axes, x.shape, mesh)
+
+        def body(shard: jax.Array) -> jax.Array:
+            return exchange(shard, layout, 1, self.attention.context_axis, folded=folded)
+
+        with jax.named_scope("exchange"):
+            return jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec)(x)
 
     def activation(self, x: jax.Array, *axes: str | None) -> jax.Array:
         """Constrains an activation to the mesh axes of its logical axes."""

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from configs.schema import ModelConfig
+from model.attention import Attend
 from model.layers import Tokens
 from model.moe import Load
 from model.norm import RMSNorm
@@ -63,19 +64,38 @@ class Transformer(nnx.Module):
         segment_ids_BT: jax.Array | None = None,
     ) -> Output:
         """As calling it, with the load of the experts."""
-        setup = self.placement.attention
         if positions_BT is None:
-            order = setup.layout.permutation(tokens_BT.shape[1])
+            order = self.placement.row_layout.permutation(tokens_BT.shape[1])
             positions_BT = jnp.broadcast_to(order, tokens_BT.shape)
-
-        def attend(*qkv: jax.Array, **rule: Any) -> tuple[jax.Array, None]:
-            return attention(*qkv, setup=setup, segment_ids=segment_ids_BT, **rule), None
+        attend = self._attend_within(segment_ids_BT)
 
         valid = None if segment_ids_BT is None else segment_ids_BT > 0
         x_BTD, _, loads = self.apply_layers(
             self.embed(tokens_BT), positions_BT, lambda _: attend, valid_BT=valid
         )
         return Output(self.logits(self.final_norm(x_BTD)), loads)
+
+    def _attend_within(self, segment_ids_BT: jax.Array | None) -> Attend:
+        """Attention within the segments of each row, by the placement's set-up."""
+        place = self.placement
+        if segment_ids_BT is not None:
+            segment_ids_BT = place.fold(segment_ids_BT, "batch", "sequence")
+
+        def attend(
+            query_BTNH: jax.Array, key_BTKH: jax.Array, value_BTKH: jax.Array, **rule: Any
+        ) -> tuple[jax.Array, None]:
+            heads, kv_heads = (("batch", "sequence", of, None) for of in ("heads", "kv_heads"))
+            out = attention(
+                place.fold(query_BTNH, *heads),
+                place.fold(key_BTKH, *kv_heads),
+                place.fold(value_BTKH, *kv_heads),
+                setup=place.attention,
+                segment_ids=segment_ids_BT,
+                **rule,
+            )
+            return place.unfold(out, *heads), None
+
+        return attend
 
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
         """Rows of the embedding table, [B, T, D] in the compute dtype."""

@@ -1,6 +1,7 @@
 """Meshes, sharding rules, parameter initialisation, sequence layouts and attention over them."""
 
 from parallelism.attention import AttentionMask, AttentionSetup, attended_pairs, attention, balance
+from parallelism.exchange import exchange
 from parallelism.init import InitProgram, init_sharded, plan_init
 from parallelism.initializers import Constant, Normal, TruncatedNormal
 from parallelism.layout import Layout
@@ -25,6 +26,7 @@ __all__ = [
     "attended_pairs",
     "attention",
     "balance",
+    "exchange",
     "init_sharded",
     "make_mesh",
     "plan_init",

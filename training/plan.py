@@ -120,7 +120,9 @@ def _memory_table(setup: Setup) -> Table:
 def _work_table(setup: Setup) -> Table:
     config, specs = setup.config, setup.specs.parameters
     flops = step_flops(specs, config.model, config.data.batch, config.data.seq_len)
-    pairs = attended_pairs(setup.layout, config.data.seq_len, AttentionMask())
+    pairs = attended_pairs(
+        setup.model.placement.attention.layout, config.data.seq_len, AttentionMask()
+    )
     table = Table("work", "value", title="Work", box=box.SIMPLE)
     table.add_row("parameters", f"{num_parameters(specs):,}")
     table.add_row("tokens a step", f"{config.data.batch * config.data.seq_len:,}")

@@ -30,7 +30,7 @@ class Setup:
     @property
     def layout(self) -> Layout:
         """The order in which rows are dealt out over the context axis."""
-        return self.model.placement.attention.layout
+        return self.model.placement.row_layout
 
     def abstract_state(self) -> TrainState:
         """Shape, dtype and sharding of every array of the train state."""
@@ -77,4 +77,5 @@ def _placement(config: Config, mesh: Any, rules: Rules) -> Placement:
             batch_axes=tuple(rules.table["batch"] or ()),
         ),
         rules=rules,
+        reorder=config.context_parallel.reorder,
     )

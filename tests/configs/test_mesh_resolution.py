@@ -18,7 +18,11 @@ from configs.validate import axis_sizes, resolve, validate_mesh
         (["mesh.context=-1"], 4, (1, 1, 1, 4, 1)),
         (["mesh.fsdp=2", "mesh.data=-1"], 8, (4, 2, 1, 1, 1)),
         (["mesh.tensor=2"], 8, (1, 4, 1, 1, 2)),
-        (["mesh.expert=2", "model.moe.num_experts=4", "model.moe.expert_dim=8"], 8, (1, 4, 2, 1, 1)),
+        (
+            ["mesh.expert=2", "model.moe.num_experts=4", "model.moe.expert_dim=8"],
+            8,
+            (1, 4, 2, 1, 1),
+        ),
         (["mesh=replicated"], 8, (8, 1, 1, 1, 1)),
         (["mesh=v5p_128"], 128, (1, 8, 1, 16, 1)),
     ],

@@ -24,6 +24,10 @@ MESHES = {
     "context 3": (6, ["mesh.context=3", "mesh.fsdp=2"]),
     "striped": (4, ["mesh.context=4", "context_parallel.layout=striped"]),
     "contiguous": (4, ["mesh.context=4", "context_parallel.layout=contiguous"]),
+    "folded around attention": (
+        8,
+        ["mesh.context=4", "mesh.fsdp=2", "context_parallel.reorder=attention"],
+    ),
     "ring": (4, ["mesh.context=4", "context_parallel.strategy=ring"]),
     "ulysses": (4, ["mesh.context=4", "context_parallel.strategy=ulysses"]),
 }
@@ -73,3 +77,15 @@ def test_scanned_and_unrolled_layers_agree(tied: str) -> None:
         for scan in ("true", "false")
     )
     np.testing.assert_allclose(_losses(scanned), _losses(unrolled), rtol=1e-6, atol=1e-6)
+
+
+def test_scanned_and_unrolled_layers_are_drawn_bit_for_bit_alike() -> None:
+    scanned, unrolled = (
+        initial_state(small_setup(f"model.scan_layers={scan}")).parameters["layers"]
+        for scan in ("true", "false")
+    )
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *(unrolled[n] for n in "01"))
+    scanned_leaves = jax.tree.leaves(scanned)
+    assert len(scanned_leaves) == len(jax.tree.leaves(stacked))
+    for ours, theirs in zip(scanned_leaves, jax.tree.leaves(stacked), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
