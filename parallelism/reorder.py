@@ -16,7 +16,7 @@ from parallelism.layout import Layout, positive_dim
 TreeT = TypeVar("TreeT")
 
 
-def reorder_sequence(  # noqa: PLR0917
+def reorder_sequence(
     x: TreeT,
     cp_size: int,
     seq_dim: int = 1,
