@@ -17,7 +17,9 @@ from training.metrics import read_metrics
 ROOT = Path(__file__).parents[2]
 
 
-def _start(run_dir: Path, devices: int, process: int | None = None, port: int = 0) -> subprocess.Popen:
+def _start(
+    run_dir: Path, devices: int, process: int | None = None, port: int = 0
+) -> subprocess.Popen:
     keys = dict(word.split("=", 1) for word in SMALL)
     keys |= {"train.steps": "200", "schedule.total_steps": "200", "checkpoint.every": "100"}
     keys |= {"mesh.context": "2", "mesh.simulate": str(devices), "run.dir": str(run_dir)}
