@@ -34,7 +34,7 @@ def write_conversations(
 
     Raises DataError, with the place, for a record of another form and where the template refuses.
     """
-    empty, progress = 0, Progress()
+    empty, progress = 0, Progress("tokens")
     for record in records:
         conversation = conversation_of(record)
         for tokens in conversation_tokens(conversation, tokenizer, template):

@@ -38,7 +38,7 @@ class HubTokenizer:
         names = {token.content for token in special} | {self._tokenizer.id_to_token(self.eos_id)}
         self._special = SpecialTokens({name: vocab[name] for name in names}, self.vocab_size)
         self.special_ids = self._special.ids
-        self.special_tokens: Mapping[str, str] = files.special_tokens
+        self.special_tokens: Mapping[str, str] = self._own_names() | dict(files.special_tokens)
         self.chat_template = files.chat_template
         identity = content + repr((self.eos_id, self.prefix)).encode()
         self.name = f"tokenizer.json-{hashlib.blake2b(identity, digest_size=8).hexdigest()}"
@@ -57,6 +57,13 @@ class HubTokenizer:
         self._tokenizer.encode_special_tokens = False
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return covering_spans(encoding.ids, encoding.offsets)
+
+    def _own_names(self) -> dict[str, str]:
+        """What templates may call the tokens that are known here without a name in the files."""
+        names = {"eos_token": self._tokenizer.id_to_token(self.eos_id)}
+        if self.prefix:
+            names["bos_token"] = self._tokenizer.id_to_token(self.prefix[0])
+        return names
 
     def _encode_plain(self, texts: Sequence[str]) -> list[np.ndarray]:
         self._tokenizer.encode_special_tokens = True

@@ -23,24 +23,25 @@ log = logging.getLogger("foldtext")
 
 
 class Progress:
-    """Logs, every ten seconds, how much has been done."""
+    """Logs, every ten seconds, how much has been tokenized; `unit` is characters or tokens."""
 
-    def __init__(self) -> None:
+    def __init__(self, unit: str) -> None:
         self._start = self._logged = time.monotonic()
-        self._documents = self._characters = 0
+        self._unit = unit
+        self._documents = self._amount = 0
 
-    def add(self, documents: int, characters: int) -> None:
+    def add(self, documents: int, amount: int) -> None:
         self._documents += documents
-        self._characters += characters
+        self._amount += amount
         now = time.monotonic()
         if now - self._logged >= _LOG_SECONDS:
             self._logged = now
-            millions = self._characters / 1e6
             log.info(
-                "data: %s documents, %.1f million characters tokenized so far (%.2f million/s)",
+                "data: tokenized %s documents, %.1f million %s, %.2f million a second",
                 f"{self._documents:,}",
-                millions,
-                millions / (now - self._start),
+                self._amount / 1e6,
+                self._unit,
+                self._amount / 1e6 / (now - self._start),
             )
 
 
@@ -58,7 +59,7 @@ def write_texts(texts: Iterable[Text], tokenizer: TextTokenizer, writer: StoreWr
     them. Raises DataError, with the place, for a text that the tokenizer fails on.
     """
     prefix = np.array(tokenizer.prefix, np.int64)
-    empty, progress = 0, Progress()
+    empty, progress = 0, Progress("characters")
     for batch in _batches(_cut(texts, tokenizer)):
         for piece, ids in zip(batch, _encode(batch, tokenizer), strict=True):
             if writer.document_length == 0 and len(ids):

@@ -9,6 +9,7 @@ import pytest
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
 from configs.schema import DataConfig
+from data import Dataset, open_data
 
 EOS = 256
 
@@ -79,5 +80,59 @@ def tokenizer_folder(tmp_path: Path) -> Callable[..., str]:
         for file, content in files.items():
             (folder / f"{file}.json").write_text(json.dumps(content))
         return str(folder)
+
+    return make
+
+
+@pytest.fixture
+def open_records(data_config: Callable[..., DataConfig]) -> Callable[..., Dataset]:
+    """Opens a source over bytes, joined, in one row of 64 tokens."""
+
+    def make(source: str, path: Path, **fields: Any) -> Dataset:
+        settings = {"seq_len": 64, "pack": False, "batch": 1} | fields
+        return open_data(data_config(source=source, path=str(path), **settings), "train", 257)
+
+    return make
+
+
+@pytest.fixture
+def documents_in() -> Callable[[Dataset], list[bytes]]:
+    """Reads the documents of a data set of bytes that has one joined row."""
+
+    def read(dataset: Dataset) -> list[bytes]:
+        batch = dataset.batch(0)
+        size = int(batch["weights"].sum())
+        stream = [int(batch["tokens"][0, 0]), *batch["targets"][0, :size].tolist()]
+        assert stream.pop() == EOS
+        return bytes(255 if token == EOS else token for token in stream).split(b"\xff")
+
+    return read
+
+
+SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
+
+
+@pytest.fixture
+def open_chat(data_config: Callable[..., DataConfig], tmp_path: Path) -> Callable[..., Dataset]:
+    """Opens conversations, packed, in rows of 32."""
+
+    def make(*records: dict[str, Any], **fields: Any) -> Dataset:
+        path = tmp_path / "chat.jsonl"
+        path.write_text("".join(json.dumps(record) + "\n" for record in records))
+        settings = {"path": str(path), "seq_len": 32, "batch": 1} | fields
+        return open_data(data_config(source="chat", **settings), "train", 512)
+
+    return make
+
+
+@pytest.fixture
+def chat_tokenizer(
+    tokenizer_folder: Callable[..., str], toy_tokenizer: Callable[..., Tokenizer]
+) -> Callable[[str | None], str]:
+    """A folder with the toy tokenizer and a chat template."""
+
+    def make(template: str | None) -> str:
+        config = SPECIAL | ({"chat_template": template} if template else {})
+        return tokenizer_folder(toy_tokenizer(), tokenizer_config=config)
 
     return make

@@ -1,6 +1,5 @@
 """Conversations: which tokens are scored, and that the weight of each goes through packing."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,55 +14,11 @@ from configs.schema import DataConfig
 from data import DataError, Dataset, open_data
 
 EOS = 256
-CHATML = (
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-INST = (
-    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}"
-    "[INST] {{ m.content }} [/INST]{% else %} {{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
-)
-# As Qwen3: thoughts are written for turns after the last question only.
-FORGETFUL = (
-    "{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}"
-    "{% set ns.last = loop.index0 %}{% endif %}{% endfor %}"
-    "{% for m in messages %}<|im_start|>{{ m.role }}:"
-    "{% if m.role == 'assistant' and loop.index0 > ns.last %}({{ m.thinking }}){% endif %}"
-    "{{ m.content }}<|im_end|>{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant:{% endif %}"
-)
-SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def say(*contents: str) -> dict[str, Any]:
     roles = ("user", "assistant")
     return {"messages": [{"role": roles[i % 2], "content": c} for i, c in enumerate(contents)]}
-
-
-@pytest.fixture
-def open_chat(data_config: Callable[..., DataConfig], tmp_path: Path) -> Callable[..., Dataset]:
-    """Opens conversations, packed, in rows of 32."""
-
-    def make(*records: dict[str, Any], **fields: Any) -> Dataset:
-        path = tmp_path / "chat.jsonl"
-        path.write_text("".join(json.dumps(record) + "\n" for record in records))
-        settings = {"path": str(path), "seq_len": 32, "batch": 1} | fields
-        return open_data(data_config(source="chat", **settings), "train", 512)
-
-    return make
-
-
-@pytest.fixture
-def chat_tokenizer(
-    tokenizer_folder: Callable[..., str], toy_tokenizer: Callable[..., Tokenizer]
-) -> Callable[[str | None], str]:
-    """A folder with the toy tokenizer and a chat template."""
-
-    def make(template: str | None) -> str:
-        config = SPECIAL | ({"chat_template": template} if template else {})
-        return tokenizer_folder(toy_tokenizer(), tokenizer_config=config)
-
-    return make
 
 
 def row(dataset: Dataset, step: int = 0) -> tuple[list[int], list[int]]:
@@ -72,15 +27,6 @@ def row(dataset: Dataset, step: int = 0) -> tuple[list[int], list[int]]:
     used = batch["segment_ids"][0] > 0
     scored = batch["targets"][0] * (batch["weights"][0] > 0)
     return batch["tokens"][0][used].tolist(), scored[used].tolist()
-
-
-def learned(dataset: Dataset, tokenizer: Tokenizer) -> list[str]:
-    """The text of the scored targets, a row each, special tokens written out."""
-    texts = []
-    for step in range(dataset.num_batches or 0):
-        _, targets = row(dataset, step)
-        texts.append(tokenizer.decode([t for t in targets if t], skip_special_tokens=False))
-    return texts
 
 
 def test_prompt_and_completion_of_bytes_by_hand(open_chat: Callable[..., Dataset]) -> None:
@@ -128,108 +74,14 @@ def test_a_conversation_longer_than_a_row_keeps_its_weights(
     assert sorted(scored) == [*range(97, 97 + 20), EOS]
 
 
-def test_tokens_and_mask_of_transformers(
-    open_chat: Callable[..., Dataset], chat_tokenizer: Callable[..., str]
-) -> None:
-    # apply_chat_template(..., return_assistant_tokens_mask=True) of transformers 5.24.0, for the
-    # same tokenizer and a template with generation tags around content and <|im_end|>.
-    ids = [
-        267, 264, 198, 259, 220, 260, 127, 102, 268, 198, 267, 64, 82, 82, 72, 82, 83, 64, 77, 83,
-        198, 198, 258, 220, 172, 253, 247, 224, 220, 77, 78, 268, 198, 267, 264, 198, 87, 27, 65,
-        29, 268, 198, 267, 64, 82, 82, 72, 82, 83, 64, 77, 83, 198, 198, 264, 220, 220, 259, 268,
-        198,
-    ]  # fmt: skip
-    mask = [0] * 22 + [1] * 10 + [0] * 22 + [1] * 5 + [0]
-    template = CHATML.replace("m.content + '<|im_end|>\\n' }}", "'' }}")
-    template = template.replace(
-        "{% endfor %}",
-        "{% if m.role == 'assistant' %}{{ '\\n' }}{% generation %}{{ m.content }}<|im_end|>"
-        "{% endgeneration %}{% else %}{{ m.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}",
-        1,
-    )
-    record = say("hello  wé", "hell 🙂 no", "x<b>", "user  hello")
-    dataset = open_chat(record, tokenizer=chat_tokenizer(template), seq_len=64)
-    tokens, scored = row(dataset)
-    assert tokens == ids
-    assert [int(target > 0) for target in scored] == [*mask[1:], 0]
-
-
-@pytest.mark.parametrize(
-    ("template", "expected"),
-    [
-        (CHATML, "hell<|im_end|>user  hello<|im_end|>"),
-        # No generation prompt: the space that the assistant begins with is its own.
-        (INST, " hell</s> user  hello</s>"),
-        # No end of turn and no special token: EOS is put at the end.
-        (
-            "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-            "{% if add_generation_prompt %}assistant:{% endif %}",
-            " hell\n user  hello\n</s>",
-        ),
-        # A header that no generation prompt announces is not learned.
-        (
-            "{% for m in messages %}<|im_start|>{{ m.role }} {{ m.content }}<|im_end|>{% endfor %}",
-            "hell<|im_end|>user  hello<|im_end|>",
-        ),
-    ],
-    ids=["chatml", "inst", "plain", "headers"],
-)
-def test_without_tags_what_a_turn_adds_is_scored(
-    open_chat: Callable[..., Dataset],
-    chat_tokenizer: Callable[..., str],
-    toy_tokenizer: Callable[..., Tokenizer],
-    template: str,
-    expected: str,
-) -> None:
-    record = say("hello wé", "hell", "x<b>", "user  hello")
-    dataset = open_chat(record, tokenizer=chat_tokenizer(template), seq_len=128)
-    assert learned(dataset, toy_tokenizer()) == [expected]
-
-
-def test_a_template_that_forgets_makes_a_document_of_every_turn(
-    open_chat: Callable[..., Dataset],
-    chat_tokenizer: Callable[..., str],
-    toy_tokenizer: Callable[..., Tokenizer],
-) -> None:
-    messages = say("q", "a", "p", "b")["messages"]
-    messages[1]["thinking"], messages[3]["thinking"] = "one", "two"
-    dataset = open_chat({"messages": messages}, tokenizer=chat_tokenizer(FORGETFUL), seq_len=40)
-    assert dataset.stats.documents == 2
-    assert sorted(learned(dataset, toy_tokenizer())) == [
-        "(one)a<|im_end|>",
-        "(two)b<|im_end|>",
-    ]
-
-
-def test_prompt_and_completion_are_turns_where_there_is_a_template(
-    open_chat: Callable[..., Dataset],
-    chat_tokenizer: Callable[..., str],
-    toy_tokenizer: Callable[..., Tokenizer],
-) -> None:
-    folder = chat_tokenizer(CHATML)
-    pair, turns = {"prompt": "hello", "completion": "hell"}, say("hello", "hell")
-    rows = [row(open_chat(record, tokenizer=folder)) for record in (pair, turns)]
-    assert rows[0] == rows[1]
-
-
-def test_only_the_completion_of_message_lists_is_scored(
-    open_chat: Callable[..., Dataset],
-    chat_tokenizer: Callable[..., str],
-    toy_tokenizer: Callable[..., Tokenizer],
-) -> None:
-    *prompt, last = say("q", "hell", "p", "hello")["messages"]
-    dataset = open_chat(
-        {"prompt": prompt, "completion": [last]}, tokenizer=chat_tokenizer(CHATML), seq_len=64
-    )
-    assert learned(dataset, toy_tokenizer()) == ["hello<|im_end|>"]
-
-
 def test_the_tokenizers_prefix_without_a_template(
     open_chat: Callable[..., Dataset],
     tokenizer_folder: Callable[..., str],
     toy_tokenizer: Callable[..., Tokenizer],
 ) -> None:
-    folder = tokenizer_folder(toy_tokenizer(), tokenizer_config=SPECIAL | {"add_bos_token": True})
+    folder = tokenizer_folder(
+        toy_tokenizer(), tokenizer_config={"bos_token": "<s>", "add_bos_token": True}
+    )
     tokens, scored = row(open_chat({"prompt": "hello", "completion": " w"}, tokenizer=folder))
     assert tokens == [265, 259, 260, 266]
     assert scored == [0, 260, 266, 0]
@@ -242,20 +94,6 @@ def test_a_token_across_the_border_is_scored(
     tokens, scored = row(open_chat(record, tokenizer=chat_tokenizer(None)))
     assert tokens == [87, 264, 266]
     assert scored == [264, 266, 0]
-
-
-def test_a_template_file_outranks_the_tokenizers(
-    open_chat: Callable[..., Dataset],
-    chat_tokenizer: Callable[..., str],
-    toy_tokenizer: Callable[..., Tokenizer],
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "own.jinja").write_text(INST)
-    fields = {"tokenizer": chat_tokenizer(CHATML), "chat_template": str(tmp_path / "own.jinja")}
-    assert learned(open_chat(say("q", "hell"), **fields), toy_tokenizer()) == [" hell</s>"]
-    (Path(fields["tokenizer"]) / "chat_template.jinja").write_text(INST)
-    del fields["chat_template"]
-    assert learned(open_chat(say("q", "hell"), **fields), toy_tokenizer()) == [" hell</s>"]
 
 
 def test_conversations_in_parquet(data_config: Callable[..., DataConfig], tmp_path: Path) -> None:
@@ -285,14 +123,6 @@ def test_malformed_conversations_are_refused_with_their_line(
 ) -> None:
     with pytest.raises(DataError, match=rf"data\.path=.*chat\.jsonl:2: .*{reason}"):
         open_chat(say("a", "b"), record)
-
-
-def test_what_a_template_refuses_is_named_with_its_line(
-    open_chat: Callable[..., Dataset], chat_tokenizer: Callable[..., str]
-) -> None:
-    template = "{% if messages|length > 2 %}{{ raise_exception('too long') }}{% endif %}x"
-    with pytest.raises(DataError, match=r"chat\.jsonl:1: the chat template refuses .*: too long"):
-        open_chat(say("a", "b", "c", "d"), tokenizer=chat_tokenizer(template))
 
 
 def test_eval_holds_out_whole_conversations(open_chat: Callable[..., Dataset]) -> None:

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,6 @@ from tokenizers import Tokenizer
 from configs.schema import DataConfig
 from data import DataError, Dataset, open_data
 from data.tokenizing import write_texts
-
-OPENED: list[int] = []
 
 
 @pytest.fixture
@@ -134,3 +133,13 @@ def test_without_a_cache_nothing_stays(
     dataset = open_cached(token_cache=None)
     assert list((tmp_path / "temporary").iterdir()) == []
     assert tokens(dataset) == [259, 266]
+
+
+def test_who_comes_while_tokens_are_made_waits_for_them(
+    open_cached: Callable[..., Dataset], count_tokenizing: list[int], tmp_path: Path
+) -> None:
+    write(tmp_path / "x.jsonl", "hello" * 1000)
+    with ThreadPoolExecutor(4) as pool:
+        opened = list(pool.map(lambda _: open_cached(), range(4)))
+    assert len(count_tokenizing) == 1
+    assert len({dataset.fingerprint for dataset in opened}) == 1
