@@ -15,7 +15,6 @@ from typing import Any
 import jax
 
 from parallelism.attention import all_gather, ring, ulysses, xla
-from parallelism.attention.folding import folded, unfolded
 from parallelism.attention.plan import AttentionMask, Plan, plan_attention
 from parallelism.attention.setup import AttentionSetup
 from parallelism.attention.sharded import Inputs, Problem, Tokens, attend_sharded
@@ -44,7 +43,7 @@ def attention(
     """Attend from each query to the keys that the mask allows: [B, T, N, Hv] in the query's dtype.
 
     `query` [B, T, N, H], `key` [B, S, K, H] and `value` [B, S, K, Hv] share a dtype and come in the
-    order of `setup.order`; query head n reads key/value head n // G. Differentiable in all three
+    order of `setup.layout`; query head n reads key/value head n // G. Differentiable in all three
     and in `sinks`. A query with nothing to attend to gives zeros, and so do its gradients.
 
     `segment_ids` int32 [B, T]: a token attends within its segment only, and segment 0, padding, to
@@ -80,7 +79,7 @@ def attention(
     core = build(setup, kernel, mask, inputs, (scale, soft_cap))
     if setup.exchanges_heads:
         return ulysses.attend_by_heads(core, inputs, setup)
-    return unfolded(core(folded(inputs, setup)), setup)
+    return core(inputs)
 
 
 Core = Callable[[Inputs], jax.Array]
@@ -128,7 +127,7 @@ def _by_splash(
     del kernel
     problem = splash.SplashProblem(
         mask=mask,
-        layout=setup.inner_layout,
+        layout=setup.layout,
         scale=scores[0],
         soft_cap=scores[1],
         mesh=setup.mesh,
@@ -142,7 +141,7 @@ def _plan(
     setup: AttentionSetup, inputs: Inputs, mask: AttentionMask, *, whole_chunks: bool
 ) -> Plan:
     def chunks(length: int) -> tuple[tuple[Chunk, ...], ...]:
-        ranks = setup.inner_layout.chunks(length)
+        ranks = setup.layout.chunks(length)
         if setup.exchange_axis is not None:
             return ranks
         return (tuple(itertools.chain(*ranks)),)  # one rank has it all, in the same order

@@ -20,48 +20,25 @@ KERNELS: Final = ("xla", "splash", "cudnn")
 class AttentionSetup:
     """Where and how attention is computed; `mesh` None is one device.
 
-    `layout` is the order in which attention is computed; with a mesh, its `cp` is the size of
-    `context_axis`. `reorder` is batch where the arrays come in that order, and attention where they
-    come in contiguous order and are folded for the attention alone. `kernel` is auto or one of
-    KERNELS; `block_size` is the most tokens on a side of a tile of the xla kernel. Raises
-    ValueError for a name that does not exist.
+    `layout` is the order in which the sequence comes; with a mesh, its `cp` is the size of
+    `context_axis`. `kernel` is auto or one of KERNELS; `block_size` is the most tokens on a side of
+    a tile of the xla kernel. Raises ValueError for a name that does not exist.
     """
 
     layout: Layout
     mesh: Mesh | None = None
     strategy: str = "all_gather"
     kernel: str = "auto"
-    reorder: str = "batch"
     block_size: int = 128
     batch_axes: tuple[str, ...] = ("data", "fsdp")
     context_axis: str = "context"
     heads_axis: str = "tensor"
 
     def __post_init__(self) -> None:
-        names = {
-            "strategy": STRATEGIES,
-            "kernel": ("auto", *KERNELS),
-            "reorder": ("batch", "attention"),
-        }
+        names = {"strategy": STRATEGIES, "kernel": ("auto", *KERNELS)}
         for field, legal in names.items():
             if getattr(self, field) not in legal:
                 raise ValueError(f"{field}={getattr(self, field)!r} is none of {', '.join(legal)}")
-
-    @property
-    def order(self) -> Layout:
-        """The layout in which arrays come and go."""
-        return self.layout if self.reorder == "batch" else Layout("contiguous", self.layout.cp)
-
-    @property
-    def folds(self) -> bool:
-        """Whether arrays are folded for the attention alone."""
-        return self.inner_layout != self.order
-
-    @property
-    def inner_layout(self) -> Layout:
-        """The layout in which attention is computed."""
-        # A rank that has all tokens of some heads can take them in any order.
-        return self.order if self.exchanges_heads else self.layout
 
     @property
     def platform(self) -> str:

@@ -19,7 +19,6 @@ class Case:
 
     strategy: str = "all_gather"
     layout: str = "zigzag"
-    reorder: str = "batch"
     cp: int = 4
     fsdp: int = 1
     tensor: int = 1
@@ -53,7 +52,6 @@ class Case:
             mesh=make_mesh(sizes, devices) if self.use_mesh else None,
             layout=Layout(self.layout, self.cp),
             strategy=self.strategy,
-            reorder=self.reorder,
             block_size=self.block_size,
         )
 
@@ -90,8 +88,8 @@ def function_of(case: Case):
     """Attention of the case as a function of query, key, value and sinks, in its setup's order."""
     setup, segments = case.setup, case.segments
     index = np.tile(np.arange(case.seq_len, dtype=np.int32), (case.batch, 1))
-    folded_segments = None if segments is None else jnp.asarray(setup.order.fold(segments))
-    positions = jnp.asarray(setup.order.fold(index)) if case.with_positions else None
+    folded_segments = None if segments is None else jnp.asarray(setup.layout.fold(segments))
+    positions = jnp.asarray(setup.layout.fold(index)) if case.with_positions else None
 
     def function(query, key, value, sinks):
         return attention(
@@ -112,8 +110,8 @@ def function_of(case: Case):
 
 def folded_inputs(case: Case):
     """Arguments of `function_of(case)` and the gradient of its output, in that order."""
-    order = case.setup.order
-    *inputs, gradient = (jnp.asarray(order.fold(x), case.dtype) for x in case.arrays())
+    layout = Layout(case.layout, case.cp)
+    *inputs, gradient = (jnp.asarray(layout.fold(x), case.dtype) for x in case.arrays())
     sinks = case.sink_scores()
     return (*inputs, None if sinks is None else jnp.asarray(sinks)), gradient
 
@@ -126,10 +124,10 @@ def computed(case: Case) -> dict[str, np.ndarray]:
         out, pull_back = jax.vjp(function_of(case), *inputs)
         return out, *pull_back(gradient)
 
-    order = case.setup.order
+    layout = Layout(case.layout, case.cp)
     *arrays, sinks = run(*folded_inputs(case))
     assert all(x.dtype == case.dtype for x in arrays)
-    arrays = [order.unfold(np.asarray(x, np.float64)) for x in arrays]
+    arrays = [layout.unfold(np.asarray(x, np.float64)) for x in arrays]
     named = dict(zip(("out", "query", "key", "value"), arrays, strict=True))
     return named if sinks is None else {**named, "sinks": np.asarray(sinks)}
 

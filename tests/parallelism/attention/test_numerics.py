@@ -106,21 +106,6 @@ def test_positions_given_or_not_are_the_same_attention(strategy):
     assert max(errors(replace(case, with_positions=True)).values()) <= 1e-5
 
 
-FOLDED_AROUND = {
-    "ring": Case(strategy="ring", documents=((7, 9, 20), (48,))),
-    "all_gather": Case(strategy="all_gather", layout="striped", sinks=True, cp=3, num_heads=6),
-    "ulysses": Case(strategy="ulysses", num_kv_heads=2, window=20),
-    "one_device": Case(use_mesh=False, window=20),
-}
-
-
-@pytest.mark.parametrize("case", FOLDED_AROUND.values(), ids=FOLDED_AROUND)
-def test_a_contiguous_model_can_fold_around_attention(case):
-    around = replace(case, reorder="attention", num_kv_heads=case.num_heads // 2)
-    assert around.setup.order == Layout("contiguous", case.cp)
-    assert max(errors(around).values()) <= 1e-5
-
-
 def test_positions_of_queries_and_keys_can_differ():
     draw = np.random.default_rng(0).standard_normal
     query, key, value = (draw((1, n, 2, 4)).astype(np.float32) for n in (3, 8, 8))

@@ -68,7 +68,7 @@ def test_the_portable_kernel_is_chosen_here_and_kernels_of_other_platforms_are_r
 
 
 def test_names_that_do_not_exist_are_refused():
-    for field in ("strategy", "kernel", "reorder"):
+    for field in ("strategy", "kernel"):
         with pytest.raises(ValueError, match=f"{field}='flash'"):
             AttentionSetup(layout=ZIGZAG, **{field: "flash"})
 
