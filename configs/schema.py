@@ -20,6 +20,7 @@ Family = Literal[
     "gemma3_text",
     "mixtral",
     "olmo2",
+    "olmo3",
     "smollm3",
     "gpt_oss",
     "deepseek_v2",

@@ -61,7 +61,7 @@ def read_config(values: Mapping[str, Any], name: str = "imported") -> ModelConfi
     ours = {field: fields.need(key) for key, field in _SIZES.items()}
     ours |= {"name": name, "family": model_type, **family.parts}
     ours |= _read_own(fields, family)
-    ours |= _read_shapes(fields, ours) | read_rope(fields)
+    ours |= _read_shapes(fields, ours) | read_rope(fields, family)
     ours |= read_layers(fields, family, ours["num_layers"])
     ours |= {"tie_embeddings": bool(fields.take("tie_word_embeddings", False))}
     ours |= {"init_std": fields.take("initializer_range", 0.02)}
@@ -89,7 +89,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         "tie_word_embeddings": config.tie_embeddings,
         "initializer_range": config.init_std,
         **_write_own(config, family),
-        **write_rope(config, "rope_local_base_freq" in family.defaults),
+        **write_rope(config, family),
         **write_layers(config, family),
         **write_experts(config),
         **{key: value for key, value in family.fixed.items() if value not in (None, "noaux_tc")},

@@ -30,7 +30,7 @@ class Family:
 
     `defaults` are values that config.json may leave out, `fixed` those it may not change,
     `ignored` keys without effect. `pattern` is that of the layers when config.json has a window
-    but no layer_types, None for local layers only.
+    but no layer_types, None for local layers only. `rope_by_layer`: scaling is for global layers.
     """
 
     architecture: str
@@ -40,6 +40,7 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
     pattern: str | None = None
+    rope_by_layer: bool = False
     names: Names = field(default_factory=dict)
 
 
@@ -128,6 +129,15 @@ FAMILIES: Mapping[str, Family] = {
         "Olmo2ForCausalLM",
         parts={"qk_norm": "all", "norm_placement": "post"},
         fields=_BIAS,
+        names=NORMS_AFTER,
+    ),
+    "olmo3": Family(
+        "Olmo3ForCausalLM",
+        parts={"qk_norm": "all", "norm_placement": "post"},
+        fields=_BIAS,
+        defaults={"rope_theta": 500000.0},
+        pattern="local*3,global",
+        rope_by_layer=True,
         names=NORMS_AFTER,
     ),
     "smollm3": Family(

@@ -6,6 +6,7 @@ from typing import Any
 
 from configs.schema import ModelConfig, RopeScalingConfig
 from model.hf.errors import Fields, HFError
+from model.hf.families import Family
 
 # Their key -> ours, of each type; the first ones are needed.
 _COMMON = {"factor": "factor", "original_max_position_embeddings": "original_seq_len"}
@@ -30,7 +31,7 @@ _KEYS: dict[str, dict[str, str]] = {
 }
 
 
-def read_rope(fields: Fields) -> dict[str, Any]:
+def read_rope(fields: Fields, family: Family) -> dict[str, Any]:
     """The fields rope_theta, rope_scaling and rope_local_theta of ModelConfig."""
     theta, local = fields.take("rope_theta", 10000.0), fields.take("rope_local_base_freq")
     scaling = dict(fields.take("rope_scaling") or {})
@@ -43,7 +44,9 @@ def read_rope(fields: Fields) -> dict[str, Any]:
     if parameters:
         theta, scaling = parameters.pop("rope_theta", theta), parameters
     read = _read_scaling(scaling)
-    if by_layer and local == theta and read.type == "none":
+    if family.rope_by_layer and local is None:
+        local = theta
+    if local == theta and read.type == "none":
         local = None
     return {
         "rope_theta": float(theta),
@@ -52,22 +55,21 @@ def read_rope(fields: Fields) -> dict[str, Any]:
     }
 
 
-def write_rope(config: ModelConfig, local_key: bool) -> dict[str, Any]:
-    """The keys of config.json, in the layout that transformers 4 and 5 read.
-
-    `local_key`: the family has a rope_local_base_freq of its own.
-    """
+def write_rope(config: ModelConfig, family: Family) -> dict[str, Any]:
+    """The keys of config.json, in the layout that transformers 4 and 5 read."""
     kind, scaling = config.rope_scaling.type, None
     if kind != "none":
         scaling = {"rope_type": kind, **_written_scaling(config.rope_scaling)}
     written = {"rope_theta": config.rope_theta, "rope_scaling": scaling}
-    if config.rope_local_theta is None:
+    local = config.rope_local_theta
+    if "rope_local_base_freq" in family.defaults:
+        return {**written, "rope_local_base_freq": config.rope_theta if local is None else local}
+    if not family.rope_by_layer:
         return written
-    if local_key:
-        return {**written, "rope_local_base_freq": config.rope_local_theta}
     full = {"rope_theta": config.rope_theta, **(scaling or {"rope_type": "default"})}
-    sliding = {"rope_theta": config.rope_local_theta, "rope_type": "default"}
-    return {"rope_parameters": {"full_attention": full, "sliding_attention": sliding}}
+    sliding = {"rope_theta": local or config.rope_theta, "rope_type": "default"}
+    by_layer = {"full_attention": full, "sliding_attention": sliding}
+    return {**written, "rope_parameters": by_layer}
 
 
 def _theta_of_unscaled(parameters: dict[str, Any], default: float) -> float:
