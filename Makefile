@@ -18,7 +18,7 @@ test: $(VENV)/.test-$(EXTRAS)
 lint: $(VENV)/.lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy train.py configs data parallelism model training
+	$(BIN)/mypy train.py configs data parallelism model training sweeps hydra_plugins
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit("FoldText needs Python 3.11 or newer, this is " + sys.version) if sys.version_info < (3, 11) else None'

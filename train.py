@@ -2,6 +2,7 @@
 
 from configs import Config
 from configs.command_line import main
+from sweeps import sweep
 
 
 def run(config: Config) -> int:
@@ -14,4 +15,4 @@ def run(config: Config) -> int:
 if __name__ == "__main__":
     from training.signals import leave
 
-    leave(main(run))
+    leave(main(run, sweep))

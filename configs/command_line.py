@@ -1,6 +1,6 @@
 """The command line: Hydra's, with every refusal before anything is made on disk.
 
-    train.py:  sys.exit(command_line.main(run))        run(config) -> exit code
+    train.py:  sys.exit(command_line.main(run, sweep))        run(config) -> exit code
 
 Training writes into its run directory, a sweep into runs/sweeps/<unique>/<job>; the other modes
 leave no trace. Exit codes: 0 done, 2 refused, 1 an unexpected error or a sweep with failed jobs,
@@ -13,7 +13,7 @@ import os
 import re
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from configs.compose import groups
 from configs.directories import make_run_dir
@@ -21,13 +21,16 @@ from configs.errors import ConfigError
 from configs.launch import REFUSED, Run, call_hydra, guarded
 from configs.loading import load_with_overrides
 from configs.overrides import prepare, quote, to_hydra, with_defaults
-from configs.sweep import sweep
 
+Sweep = Callable[[Run, Namespace, Sequence[str]], int]
 _SILENT = ("hydra/job_logging=none", "hydra/hydra_logging=none")  # training has a log of its own
 
 
-def main(run: Run, arguments: Sequence[str] | None = None) -> int:
-    """Does what the command line asks for; returns the exit code of the process."""
+def main(run: Run, sweep: Sweep, arguments: Sequence[str] | None = None) -> int:
+    """Does what the command line asks for; returns the exit code of the process.
+
+    `sweep` is called for --multirun, with the parsed command line and its flags.
+    """
     from hydra._internal.utils import get_args_parser
 
     if arguments is None:

@@ -17,15 +17,15 @@ REFUSED, FAILED, INTERRUPTED = 2, 1, 130
 Run = Callable[[Config], int]
 
 
-def call_hydra(task: Callable[[Any], None], overrides: Sequence[str], flags: Sequence[str]) -> int:
+def call_hydra(task: Callable[[Any], Any], overrides: Sequence[str], flags: Sequence[str]) -> int:
     """Has Hydra do its part, `task` included, as if these words stood on the command line.
 
     Returns 0, or the exit code with which Hydra or the task left.
     """
     import hydra
 
-    def entry(composed: Any) -> None:
-        task(composed)
+    def entry(composed: Any) -> Any:
+        return task(composed)
 
     launch = hydra.main(version_base="1.3", config_path=str(HOME), config_name="config")(entry)
     with _restored():

@@ -9,6 +9,7 @@ import pytest
 from configs import Config
 from configs.command_line import main
 from configs.saved import write_config
+from sweeps import sweep
 
 
 @dataclass
@@ -19,7 +20,7 @@ class CommandLine:
     behaviour: Callable[[Config], int] = lambda config: 0
 
     def __call__(self, *words: str) -> int:
-        return main(self._run, words)
+        return main(self._run, sweep, words)
 
     def _run(self, config: Config) -> int:
         self.ran.append(config)
