@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from configs.compose import groups
 from configs.directories import make_run_dir
 from configs.errors import ConfigError
+from configs.help import help_text
 from configs.launch import REFUSED, Run, call_hydra, guarded
 from configs.loading import load_with_overrides
 from configs.overrides import prepare, quote, to_hydra, with_defaults
@@ -40,7 +41,10 @@ def main(run: Run, sweep: Sweep, arguments: Sequence[str] | None = None) -> int:
     flags = _without(words, asked.overrides)
     try:
         _refuse_flags(asked)
-        if asked.help or asked.hydra_help or asked.cfg or asked.info:
+        if asked.help:
+            print(help_text(asked.config_dir))
+            return 0
+        if asked.hydra_help or asked.cfg or asked.info:
             return call_hydra(_nothing, _translated(asked), flags)
         if asked.shell_completion:
             return call_hydra(_nothing, asked.overrides, flags)

@@ -83,9 +83,9 @@ def test_a_folder_of_ones_own_adds_options(command_line, tmp_path):
 @pytest.mark.parametrize(
     ("words", "shown"),
     [
-        (["--help"], ["FoldText", "base_125m, ", "steps: 200", "docs/configuration.md"]),
-        (["--cfg", "job"], ["num_layers: 4", "steps: 200"]),
-        (["--cfg", "job", "--resolve"], ["fsdp: -1", "warmup_steps: 20"]),
+        (["--help"], ["FoldText", "base_125m, ", "docs/configuration.md"]),
+        (["--cfg", "job"], ["num_layers: 4", "steps: 150"]),
+        (["--cfg", "job", "--resolve"], ["fsdp: -1", "warmup_steps: 15"]),
         (["run.name=1e3", "--cfg", "job", "--package", "run"], ["name: '1e3'"]),
         (["--info", "defaults"], ["model/tiny", "optimizer/adamw"]),
         (["--cfg", "hydra"], ["job_logging"]),
