@@ -24,7 +24,7 @@ def generate(
     options: GenerateConfig,
     tokenizer: Tokenizer,
 ) -> Iterator[int]:
-    """Yields up to `options.tokens` token ids that continue the prompt; ends after EOS.
+    """Yields up to `options.tokens` token ids that continue the prompt; ends after a stop token.
 
     Temperature 0 takes the likeliest token; otherwise ids are drawn from
     softmax(logits / temperature) with keys that depend on the seed and the position alone. Rows
@@ -44,7 +44,7 @@ def generate(
     for position in range(options.tokens):
         token = pick(jax.random.fold_in(key, position), logits, temperature)
         yield int(token)
-        if int(token) == tokenizer.eos_id or position == options.tokens - 1:
+        if int(token) in tokenizer.stop_ids or position == options.tokens - 1:
             return
         logits, cache = advance(parameters, token[None, None], cache)
 

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from configs import Config, ConfigError
-from data import DataError, open_data
+from data import DataError, open_data, open_tokenizer
 from model import HFError
 from training.checkpoint import CheckpointError, Checkpoints
 from training.compile import compile_eval_step
@@ -101,8 +101,8 @@ def _evaluate(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
 
 def _generate(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
     options, config = setup.config.generate, setup.config
-    tokenizer = open_data(config.data, "train", config.model.vocab_size).tokenizer
-    prompt = tokenizer.encode(options.prompt)
+    tokenizer = open_tokenizer(config.data, config.model.vocab_size)
+    prompt = [*tokenizer.prefix, *tokenizer.encode(options.prompt)]
     if not prompt:
         raise ConfigError(["generate.prompt is empty; give it at least one token to continue"])
     _, parameters = _saved_parameters(setup, run_dir)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import jax
 
+from configs.resume import permitted_changes
 from configs.saved import to_yaml, write_config
 from data import Dataset, batches
 from training.checkpoint import Checkpoints
@@ -33,6 +34,8 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
         ready = make_ready(setup, feed, checkpoints, stop)
         at, last_step = ready.start, _last_step(config.train.steps, ready.train_data)
         if primary:
+            for change in permitted_changes(config):
+                announce("config", change)
             write_config(config, run_dir / "config.yaml")
         if at.step >= last_step:
             announce("done", f"step {at.step} of {last_step} is trained already")

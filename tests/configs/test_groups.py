@@ -80,7 +80,7 @@ def test_llama_3_1_stretches_its_rotary_frequencies_and_llama_3_does_not():
 @pytest.mark.parametrize(
     ("overrides", "warmup"),
     [
-        ([], 20),
+        ([], 15),
         (["train.steps=50"], 5),
         (["train.steps=5"], 0),
         (["train.steps=5", "schedule.total_steps=100"], 10),

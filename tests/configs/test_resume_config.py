@@ -73,7 +73,7 @@ def test_every_refused_change_is_listed(run):
     [
         ([], []),
         (["optimizer.lr=1e-4"], ["optimizer.lr: saved 0.003, now 0.0001"]),
-        (["checkpoint.every=5"], ["checkpoint.every: saved 100, now 5"]),
+        (["checkpoint.every=5"], ["checkpoint.every: saved 50, now 5"]),
         (["context_parallel=ring"], ["context_parallel.strategy: saved all_gather, now ring"]),
         (["model.remat=full"], ["model.remat: saved none, now full"]),
         (["data.eval_rows=null"], ["data.eval_rows: saved 64, now null"]),
@@ -144,7 +144,7 @@ def test_an_explicit_value_wins_even_when_it_is_the_default(run):
 def test_a_run_that_has_saved_nothing_may_still_change(command_line, trained, tmp_path):
     command_line.behaviour = trained
     assert command_line(RUN, "data.batch=4") == 0
-    (tmp_path / "RUN/checkpoints/200").rmdir()
+    (tmp_path / "RUN/checkpoints/150").rmdir()
     config = load([RUN, "model.num_layers=3"])
     assert (config.model.num_layers, config.data.batch) == (3, 4)
 
@@ -152,7 +152,7 @@ def test_a_run_that_has_saved_nothing_may_still_change(command_line, trained, tm
 def test_never_resuming_takes_nothing_from_an_older_run(command_line, trained, tmp_path):
     command_line.behaviour = trained
     assert command_line(RUN, "data.batch=4") == 0
-    (tmp_path / "RUN/checkpoints/200").rmdir()
+    (tmp_path / "RUN/checkpoints/150").rmdir()
     assert load([RUN, "checkpoint.resume=never"]).data.batch == 8
 
 
