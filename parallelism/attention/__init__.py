@@ -1,7 +1,8 @@
 """Context-parallel attention: strategies, layouts, masks and kernels behind one call."""
 
+from parallelism.attention.blocks import AttentionMask
 from parallelism.attention.dispatch import attention
-from parallelism.attention.plan import AttentionMask, attended_pairs, balance, plan_attention
+from parallelism.attention.plan import attended_pairs, balance, plan_attention
 from parallelism.attention.setup import AttentionSetup
 from parallelism.attention.support import Request, unsupported
 

@@ -9,32 +9,45 @@ came from, in float32.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
-import jax.numpy as jnp
 from jax import lax
 
-from parallelism.attention.blockwise import attend, attend_backward, rank_work
-from parallelism.attention.plan import Fetch, Plan
-from parallelism.attention.tiles import KeyGradients, Keys, Queries, Saved, Softmax, Task
+from parallelism.attention.blockwise import attend, attend_backward
+from parallelism.attention.loops import rank_work
+from parallelism.attention.plan import Plan
+from parallelism.attention.stages import Fetch
+from parallelism.attention.tiles import (
+    KeyGradients,
+    Keys,
+    OwnGradients,
+    Queries,
+    Saved,
+    Softmax,
+    Task,
+)
 
 TreeT = TypeVar("TreeT")
 
 
-def forward(task: Task, softmax: Softmax, queries: Queries, keys: Keys) -> Softmax:
+def forward(
+    task: Task, softmax: Softmax, queries: Queries, keys: Keys, weights: Any = None
+) -> Softmax:
     """Add all keys that this rank's queries attend to."""
     work = rank_work(task.plan.stages[0], task.axis)
-    return attend(task.rule, softmax, queries, _collect(keys, task.plan, task.axis), work)
-
-
-def backward(task: Task, saved: Saved, keys: Keys) -> tuple[jax.Array, KeyGradients]:
-    """Gradients of this rank's queries and, from all ranks' queries, of this rank's keys."""
-    work = rank_work(task.plan.stages[0], task.axis)
-    zeros = jnp.zeros(saved.queries.query.shape, jnp.float32)
     collected = _collect(keys, task.plan, task.axis)
-    query_gradient, gradients = attend_backward(task.rule, zeros, saved, collected, work)
-    return query_gradient, _give_back(gradients, task.plan, task.axis)
+    return attend(task.rule, softmax, queries, collected, work, weights=weights)
+
+
+def backward(
+    task: Task, own: OwnGradients, saved: Saved, keys: Keys, weights: Any = None
+) -> tuple[OwnGradients, KeyGradients]:
+    """Add this rank's own gradients; and give those of its keys, from all ranks' queries."""
+    work = rank_work(task.plan.stages[0], task.axis)
+    collected = _collect(keys, task.plan, task.axis)
+    own, gradients = attend_backward(task.rule, own, saved, collected, work, weights=weights)
+    return own, _give_back(gradients, task.plan, task.axis)
 
 
 def _collect(keys: Keys, plan: Plan, axis: str | None) -> Keys:

@@ -12,22 +12,20 @@ of FlashAttention-2, Dao, 2023 (arXiv:2307.08691), section 3.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax import lax
 
-from parallelism.attention.plan import Stage
+from parallelism.attention.loops import block_of, loop, no_gradients, with_block
+from parallelism.attention.narrow import attend_narrow, attend_narrow_backward
 from parallelism.attention.tiles import (
     NO_KEYS,
     KeyGradients,
     Keys,
+    OwnGradients,
     Queries,
     Rule,
-    Run,
     Saved,
     Softmax,
     Work,
@@ -35,23 +33,6 @@ from parallelism.attention.tiles import (
 
 FLOOR: Final = -1e30
 """The least running maximum; masked scores lie far below, so that exp(score - FLOOR) is zero."""
-
-TreeT = TypeVar("TreeT")
-
-
-def rank_work(stage: Stage, axis: str | None) -> Work:
-    """This rank's part of a stage."""
-    even = stage.even_count
-    return Work(
-        pairs=own_row(stage.pairs, axis),
-        num_pairs=own_row(stage.count, axis) if even is None else even,
-        runs=Run(own_row(stage.key_start, axis), jnp.asarray(stage.key_length)),
-    )
-
-
-def own_row(table: np.ndarray, axis: str | None) -> jax.Array:
-    """The row of a table [C, ...] that belongs to this rank."""
-    return jnp.asarray(table)[0 if axis is None else lax.axis_index(axis)]
 
 
 def begin(query: jax.Array, value_width: int, sinks: jax.Array | None) -> Softmax:
@@ -65,14 +46,20 @@ def begin(query: jax.Array, value_width: int, sinks: jax.Array | None) -> Softma
     return Softmax(jnp.broadcast_to(scores, rows), jnp.ones(rows), out)
 
 
-def attend(rule: Rule, softmax: Softmax, queries: Queries, keys: Keys, work: Work) -> Softmax:
-    """Add the pairs of `work` to a running softmax."""
+def attend(
+    rule: Rule, softmax: Softmax, queries: Queries, keys: Keys, work: Work, *, weights: Any = None
+) -> Softmax:
+    """Add the pairs of `work` to a running softmax; with `weights`, keys are narrow (narrow.py)."""
+    if weights is not None:
+        return attend_narrow(rule, softmax, queries, keys, work, weights=weights)
 
-    def add(i: jax.Array, j: jax.Array, softmax: Softmax) -> Softmax:
-        q, k, run = _at(queries, i), _at(keys, j), _at(work.runs, j)
-        return _put(softmax, rule.kernel.add_tile(rule, _at(softmax, i), q, k, run), i)
+    def add(pair: jax.Array, softmax: Softmax) -> Softmax:
+        i, j = work.pairs[pair]
+        q, k, run = block_of(queries, i), block_of(keys, j), block_of(work.runs, j)
+        new = rule.kernel.add_tile(rule, block_of(softmax, i), q, k, run)
+        return with_block(softmax, new, i)
 
-    return _for_each_pair(work, add, softmax)
+    return loop(0, work.num_pairs, add, softmax)
 
 
 def finish(softmax: Softmax) -> tuple[jax.Array, jax.Array]:
@@ -84,53 +71,21 @@ def finish(softmax: Softmax) -> tuple[jax.Array, jax.Array]:
 
 
 def attend_backward(
-    rule: Rule, query_gradient: jax.Array, saved: Saved, keys: Keys, work: Work
-) -> tuple[jax.Array, KeyGradients]:
-    """The gradients that the pairs of `work` give: of queries, added to those so far, and of keys.
-
-    Those of queries, float32 too, lack the factor `rule.scale` as well.
-    """
+    rule: Rule, own: OwnGradients, saved: Saved, keys: Keys, work: Work, *, weights: Any = None
+) -> tuple[OwnGradients, KeyGradients]:
+    """Gradients that the pairs of `work` give: this rank's own, added to `own`, and of the keys."""
+    if weights is not None:
+        return attend_narrow_backward(rule, own, saved, keys, work, weights=weights)
 
     def add(
-        i: jax.Array, j: jax.Array, gradients: tuple[jax.Array, KeyGradients]
+        pair: jax.Array, gradients: tuple[jax.Array, KeyGradients]
     ) -> tuple[jax.Array, KeyGradients]:
+        i, j = work.pairs[pair]
         dq, dk = gradients
-        q, k, run = _at(saved, i), _at(keys, j), _at(work.runs, j)
+        q, k, run = block_of(saved, i), block_of(keys, j), block_of(work.runs, j)
         dq_tile, dk_tile = rule.kernel.tile_gradients(rule, q, k, run)
-        dk_tile = jax.tree.map(jnp.add, _at(dk, j), dk_tile)
-        return _put(dq, _at(dq, i) + dq_tile, i), _put(dk, dk_tile, j)
+        dk_tile = jax.tree.map(jnp.add, block_of(dk, j), dk_tile)
+        return with_block(dq, block_of(dq, i) + dq_tile, i), with_block(dk, dk_tile, j)
 
-    return _for_each_pair(work, add, (query_gradient, _no_gradients(keys)))
-
-
-def _for_each_pair(
-    work: Work, add: Callable[[jax.Array, jax.Array, TreeT], TreeT], carry: TreeT
-) -> TreeT:
-    """Run `add(query block, key block, carry)` for all pairs.
-
-    As a while loop: lax.scan would let JAX lift what does not change out of a loop over layers, and
-    that is the masks of all pairs, S x S of them.
-    """
-
-    def body(state: tuple[jax.Array, TreeT]) -> tuple[jax.Array, TreeT]:
-        pair, carry = state
-        i, j = work.pairs[pair, 0], work.pairs[pair, 1]
-        return pair + 1, add(i, j, carry)
-
-    start = (jnp.int32(0), carry)
-    return lax.while_loop(lambda state: state[0] < work.num_pairs, body, start)[1]
-
-
-def _no_gradients(keys: Keys) -> KeyGradients:
-    like = (x.swapaxes(-1, -2).shape for x in (keys.key, keys.value))
-    return KeyGradients(*(jnp.zeros(shape, jnp.float32) for shape in like))
-
-
-def _at(tree: TreeT, block: jax.Array) -> TreeT:
-    """One block of every array."""
-    return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, block, keepdims=False), tree)
-
-
-def _put(tree: TreeT, new: TreeT, block: jax.Array) -> TreeT:
-    """The arrays with one block of each replaced."""
-    return jax.tree.map(lambda x, y: lax.dynamic_update_index_in_dim(x, y, block, 0), tree, new)
+    dq, dk = loop(0, work.num_pairs, add, (own.query, no_gradients(keys)))
+    return own._replace(query=dq), dk

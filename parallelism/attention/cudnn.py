@@ -72,9 +72,7 @@ def tile_gradients(rule: Rule, q: Saved, k: Keys, run: Run) -> tuple[jax.Array, 
         )
 
     dq, dk, dv = (x.astype(jnp.float32) for x in _with_mask(rule, q.queries, run, backward))
-    # cuDNN gives gradients with the factor `scale`, which the sums here still lack.
-    dq, dk = dq.reshape(q.queries.query.shape) / rule.scale, dk / rule.scale
-    return dq, KeyGradients(dk.swapaxes(-1, -2), dv.swapaxes(-1, -2))
+    return dq.reshape(q.queries.query.shape), KeyGradients(dk.swapaxes(-1, -2), dv.swapaxes(-1, -2))
 
 
 def _with_mask(

@@ -10,16 +10,17 @@ import functools
 import itertools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
 from parallelism.attention import all_gather, ring, ulysses, xla
-from parallelism.attention.plan import AttentionMask, Plan, plan_attention
+from parallelism.attention.blocks import AttentionMask
+from parallelism.attention.plan import Plan, plan_attention
 from parallelism.attention.setup import AttentionSetup
 from parallelism.attention.sharded import Inputs, Problem, Tokens, attend_sharded
 from parallelism.attention.support import Request, choose_kernel
-from parallelism.attention.tiles import Rule, Task
+from parallelism.attention.tiles import Expand, Rule, Task
 from parallelism.attention.tiling import repeat_heads
 from parallelism.layout import Chunk
 
@@ -30,7 +31,7 @@ PerToken = jax.Array | tuple[jax.Array, jax.Array]
 def attention(
     query: jax.Array,
     key: jax.Array,
-    value: jax.Array,
+    value: jax.Array | None,
     *,
     mask: AttentionMask,
     setup: AttentionSetup,
@@ -39,6 +40,8 @@ def attention(
     sinks: jax.Array | None = None,
     scale: float | None = None,
     soft_cap: float | None = None,
+    expand: Expand | None = None,
+    weights: jax.Array | None = None,
 ) -> jax.Array:
     """Attend from each query to the keys that the mask allows: [B, T, N, Hv] in the query's dtype.
 
@@ -52,87 +55,97 @@ def attention(
     `sinks` [N]: a score per head that joins the softmax and has no value. `scale` defaults to
     1/sqrt(H); `soft_cap` c turns a scaled score x into c * tanh(x / c).
 
+    Latent attention: with `value` None, `key` is narrow, [B, S, 1, R], and `expand(key, weights)`
+    makes keys and values of some tokens of it; dimension 1 of `weights` is heads. Then only narrow
+    keys travel between ranks, and they are expanded a block at a time, backward again.
+
     Raises ValueError where shapes, layout and mesh do not fit together, and by name for what the
     kernel or the strategy cannot do (see support.py).
     """
     tokens = (_per_token(segment_ids), _per_token(positions))
-    inputs = Inputs(query, key, value, *tokens, sinks)
-    _check(inputs, setup)
-    batch, num_heads = query.shape[0], query.shape[2]
-    request = Request(
-        mask=mask,
-        segments=segment_ids is not None,
-        positions=positions is not None,
-        sinks=sinks is not None,
-        soft_cap=soft_cap is not None,
-        seq_len=query.shape[1],
-        num_heads=num_heads,
-        head_dim=query.shape[3],
-        dtype=query.dtype.name,
-    )
-    kernel = choose_kernel(setup, request)
-    ways = setup.ways(setup.attending_spec(batch, num_heads)[2])
-    copies = ways // math.gcd(key.shape[2], ways)
-    inputs = inputs._replace(key=repeat_heads(key, copies), value=repeat_heads(value, copies))
+    inputs = Inputs(query, key, value, *tokens, sinks, weights)
+    wide = _key_value_shapes(inputs, expand)
+    _check(inputs, *wide, setup)
+    heads = Heads(query.shape[2], wide[0].shape[2], wide[1].shape[3])
     scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
-    build = _by_splash if kernel == "splash" else _by_tiles
-    core = build(setup, kernel, mask, inputs, (scale, soft_cap))
+    scores = Scores(mask, scale, soft_cap, expand)
+    kernel = choose_kernel(setup, _request(inputs, scores))
+    ways = setup.ways(setup.attending_spec(query.shape[0], heads.num_heads)[2])
+    copies = ways // math.gcd(heads.num_kv_heads, ways)
+    if copies > 1:
+        if expand is not None:
+            raise ValueError(f"{ways} ranks do not divide {heads.num_kv_heads} expanded heads")
+        inputs = inputs._replace(key=repeat_heads(key, copies), value=repeat_heads(value, copies))
+        heads = heads._replace(num_kv_heads=copies * heads.num_kv_heads)
+    if kernel == "splash":
+        core = _by_splash(setup, inputs, scores)
+    else:
+        core = _by_tiles(setup, inputs, scores, heads, kernel)
     if setup.exchanges_heads:
         return ulysses.attend_by_heads(core, inputs, setup)
     return core(inputs)
 
 
+class Scores(NamedTuple):
+    """How scores come about."""
+
+    mask: AttentionMask
+    scale: float
+    soft_cap: float | None
+    expand: Expand | None
+
+
+class Heads(NamedTuple):
+    """N, K and Hv."""
+
+    num_heads: int
+    num_kv_heads: int
+    value_width: int
+
+
 Core = Callable[[Inputs], jax.Array]
-"""Attention of arrays that are in the layout and sharded as they are needed."""
+"""Attention of arrays that are sharded as ranks need them."""
 
 
 def _by_tiles(
-    setup: AttentionSetup,
-    kernel: str,
-    mask: AttentionMask,
-    inputs: Inputs,
-    scores: tuple[float, float | None],
+    setup: AttentionSetup, inputs: Inputs, scores: Scores, heads: Heads, kernel: str
 ) -> Core:
     """Attention by planned tiles, in XLA or cuDNN."""
     tile_kernel: Any = xla
     if kernel == "cudnn":
         from parallelism.attention import cudnn as tile_kernel
-    planned = mask if inputs.positions is None else AttentionMask(causal=False)
+    planned = scores.mask if inputs.positions is None else AttentionMask(causal=False)
     plan = _plan(setup, inputs, planned, whole_chunks=kernel == "cudnn")
     rule = Rule(
         kernel=tile_kernel,
-        mask=mask,
-        scale=scores[0],
-        soft_cap=scores[1],
-        groups=inputs.query.shape[2] // inputs.key.shape[2],
+        expand=scores.expand,
+        mask=scores.mask,
+        scale=scores.scale,
+        soft_cap=scores.soft_cap,
+        groups=heads.num_heads // heads.num_kv_heads,
+        value_width=heads.value_width,
         step=plan.key.step,
         keys_padded=plan.key.padded,
     )
-    spec = setup.attending_spec(inputs.query.shape[0], inputs.query.shape[2])
+    spec = setup.attending_spec(inputs.query.shape[0], heads.num_heads)
     strategy = ring if setup.strategy == "ring" else all_gather
     problem = Problem(Task(rule, plan, setup.exchange_axis), strategy, setup.mesh, spec)
     return functools.partial(attend_sharded, problem)
 
 
-def _by_splash(
-    setup: AttentionSetup,
-    kernel: str,
-    mask: AttentionMask,
-    inputs: Inputs,
-    scores: tuple[float, float | None],
-) -> Core:
+def _by_splash(setup: AttentionSetup, inputs: Inputs, scores: Scores) -> Core:
     """Attention by JAX's splash kernel, which takes a while to import."""
     from parallelism.attention import splash
 
-    del kernel
     problem = splash.SplashProblem(
-        mask=mask,
+        mask=scores.mask,
         layout=setup.layout,
-        scale=scores[0],
-        soft_cap=scores[1],
+        scale=scores.scale,
+        soft_cap=scores.soft_cap,
         mesh=setup.mesh,
         spec=setup.attending_spec(inputs.query.shape[0], inputs.query.shape[2]),
         axis=setup.exchange_axis,
+        expand=scores.expand,
     )
     return functools.partial(splash.attend_splash, problem)
 
@@ -151,8 +164,33 @@ def _plan(
     return plan_attention(query, key, mask, block_size, setup.strategy)
 
 
-def _check(inputs: Inputs, setup: AttentionSetup) -> None:
-    query, key, value = inputs[:3]
+def _request(inputs: Inputs, scores: Scores) -> Request:
+    return Request(
+        mask=scores.mask,
+        segments=inputs.segments is not None,
+        positions=inputs.positions is not None,
+        sinks=inputs.sinks is not None,
+        soft_cap=scores.soft_cap is not None,
+        seq_len=inputs.query.shape[1],
+        num_heads=inputs.query.shape[2],
+        head_dim=inputs.query.shape[3],
+        dtype=inputs.query.dtype.name,
+    )
+
+
+def _key_value_shapes(inputs: Inputs, expand: Expand | None) -> tuple[Any, Any]:
+    """Shapes and dtypes of keys and values, expanded if they are narrow."""
+    if expand is None:
+        if inputs.value is None:
+            raise ValueError("value is None, and there is no expand to make values from keys")
+        return inputs.key, inputs.value
+    if inputs.value is not None or inputs.weights is None:
+        raise ValueError("with expand, value has to be None and weights have to be given")
+    return jax.eval_shape(expand, inputs.key, inputs.weights)
+
+
+def _check(inputs: Inputs, key: Any, value: Any, setup: AttentionSetup) -> None:
+    query = inputs.query
     shapes = f"query {query.shape}, key {key.shape}, value {value.shape}"
     if {query.ndim, key.ndim, value.ndim} != {4}:
         raise ValueError(f"attention takes [batch, tokens, heads, width]; got {shapes}")

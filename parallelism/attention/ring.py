@@ -13,15 +13,25 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from parallelism.attention.blockwise import attend, attend_backward, rank_work
-from parallelism.attention.plan import Stage, stack_stages
-from parallelism.attention.tiles import KeyGradients, Keys, Queries, Saved, Softmax, Task, Work
+from parallelism.attention.blockwise import attend, attend_backward
+from parallelism.attention.loops import rank_work
+from parallelism.attention.stages import Stage, stack_stages
+from parallelism.attention.tiles import (
+    KeyGradients,
+    Keys,
+    OwnGradients,
+    Queries,
+    Saved,
+    Softmax,
+    Task,
+    Work,
+)
 
 TreeT = TypeVar("TreeT")
 
@@ -34,34 +44,38 @@ class Turn(NamedTuple):
     num_pairs: int | None  # where it is the same on all ranks
 
 
-def forward(task: Task, softmax: Softmax, queries: Queries, keys: Keys) -> Softmax:
+def forward(
+    task: Task, softmax: Softmax, queries: Queries, keys: Keys, weights: Any = None
+) -> Softmax:
     """Add all keys that this rank's queries attend to."""
 
     def step(turn: Turn, carry: tuple[Softmax, Keys], work: Work) -> tuple[Softmax, Keys]:
         softmax, keys = carry
         coming = _send(keys, turn.leave, task)
-        return attend(task.rule, softmax, queries, keys, work), coming
+        return attend(task.rule, softmax, queries, keys, work, weights=weights), coming
 
     return _walk(task, step, (softmax, keys))[0]
 
 
-def backward(task: Task, saved: Saved, keys: Keys) -> tuple[jax.Array, KeyGradients]:
-    """Gradients of this rank's queries and, from all ranks' queries, of this rank's keys."""
-    Carry = tuple[jax.Array, Keys, KeyGradients | None]
+def backward(
+    task: Task, own: OwnGradients, saved: Saved, keys: Keys, weights: Any = None
+) -> tuple[OwnGradients, KeyGradients]:
+    """Add this rank's own gradients; and give those of its keys, from all ranks' queries."""
+    Carry = tuple[OwnGradients, Keys, KeyGradients | None]
 
     def step(turn: Turn, carry: Carry, work: Work) -> Carry:
-        query_gradient, keys, before = carry
+        own, keys, before = carry
         coming = _send(keys, turn.leave, task)
         gradients = _send(before, turn.arrived, task)
-        query_gradient, new = attend_backward(task.rule, query_gradient, saved, keys, work)
+        own, new = attend_backward(task.rule, own, saved, keys, work, weights=weights)
         if gradients is not None:
             new = jax.tree.map(jnp.add, gradients, new)
-        return query_gradient, coming, new
+        return own, coming, new
 
-    start: Carry = (jnp.zeros(saved.queries.query.shape, jnp.float32), keys, None)
-    query_gradient, _, gradients = _walk(task, step, start)
+    start: Carry = (own, keys, None)
+    own, _, gradients = _walk(task, step, start)
     assert gradients is not None
-    return query_gradient, _send(gradients, -task.plan.stages[-1].hop, task)
+    return own, _send(gradients, -task.plan.stages[-1].hop, task)
 
 
 def _walk(task: Task, step: Callable[[Turn, TreeT, Work], TreeT], carry: TreeT) -> TreeT:
@@ -89,12 +103,16 @@ def _loop(
     works = rank_work(stack_stages(stages), task.axis)
 
     def body(carry: TreeT, work: Work) -> tuple[TreeT, None]:
-        # A number that is known to the compiler does not pass through the loop.
+        # Numbers that are known to the compiler do not pass through the loop.
+        work = work._replace(num_visits=works.num_visits)
         known = work if turn.num_pairs is None else work._replace(num_pairs=turn.num_pairs)
         return step(turn, carry, known), None
 
-    counts = jnp.broadcast_to(jnp.asarray(works.num_pairs), len(stages))
-    return lax.scan(body, carry, works._replace(num_pairs=counts))[0]
+    def each(number: jax.Array | int) -> jax.Array:
+        return jnp.broadcast_to(jnp.asarray(number), len(stages))
+
+    varying = works._replace(num_pairs=each(works.num_pairs), num_visits=each(works.num_visits))
+    return lax.scan(body, carry, varying)[0]
 
 
 def _send(tree: TreeT, shift: int | None, task: Task) -> TreeT:

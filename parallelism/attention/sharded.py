@@ -20,9 +20,18 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from parallelism.attention.blockwise import begin, finish, own_row
+from parallelism.attention.blockwise import begin, finish
+from parallelism.attention.loops import own_row
 from parallelism.attention.plan import Plan
-from parallelism.attention.tiles import KeyGradients, Keys, Queries, Saved, Softmax, Task
+from parallelism.attention.tiles import (
+    KeyGradients,
+    Keys,
+    OwnGradients,
+    Queries,
+    Saved,
+    Softmax,
+    Task,
+)
 from parallelism.attention.tiling import cut_heads, cut_tokens, join_heads
 
 
@@ -34,24 +43,29 @@ class Tokens(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """What attention reads."""
+    """What attention reads. With weights, keys are narrow, [B, S, 1, R], and values None."""
 
     query: Any  # [B, T, N, H]
     key: Any  # [B, S, K, H]
-    value: Any  # [B, S, K, Hv]
+    value: Any  # [B, S, K, Hv] or None
     segments: Any = None  # Tokens or None
     positions: Any = None  # Tokens or None
     sinks: Any = None  # [N] or None
+    weights: Any = None  # [any, K, ...] or None
 
 
 class Strategy(Protocol):
     """How the ranks' queries and keys meet, on blocks."""
 
-    def forward(self, task: Task, softmax: Softmax, queries: Queries, keys: Keys) -> Softmax:
+    def forward(
+        self, task: Task, softmax: Softmax, queries: Queries, keys: Keys, weights: Any = None
+    ) -> Softmax:
         """Add to the running softmax all keys that this rank's queries attend to."""
 
-    def backward(self, task: Task, saved: Saved, keys: Keys) -> tuple[jax.Array, KeyGradients]:
-        """Gradients of this rank's queries and of its keys and values, unscaled."""
+    def backward(
+        self, task: Task, own: OwnGradients, saved: Saved, keys: Keys, weights: Any = None
+    ) -> tuple[OwnGradients, KeyGradients]:
+        """Add this rank's own gradients; and give those of its keys, from all ranks' queries."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +91,23 @@ class Problem:
         """How each input is sharded."""
         batch, sequence, heads = self.spec
         tokens = P(batch, sequence)
-        return Inputs(self.spec, self.spec, self.spec, tokens, tokens, P(heads))
+        keys = tokens if self.narrow else self.spec
+        return Inputs(self.spec, keys, keys, tokens, tokens, P(heads), P(None, heads))
+
+    @property
+    def narrow(self) -> bool:
+        """Whether keys and values are made from something narrower, which all heads share."""
+        return self.task.rule.expand is not None
+
+    @property
+    def token_axes(self) -> tuple[str, ...]:
+        """The mesh axes that share the tokens."""
+        return _flat(self.spec[0], self.spec[1])
+
+    @property
+    def head_axes(self) -> tuple[str, ...]:
+        """The mesh axes that share the heads."""
+        return _flat(self.spec[2])
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -102,9 +132,11 @@ def _backward(problem: Problem, kept: tuple[Any, ...], out_gradient: jax.Array) 
     delta = jnp.sum(out.astype(jnp.float32) * out_gradient.astype(jnp.float32), axis=-1)
     spec = problem.spec
     in_specs = (problem.input_specs, spec, spec, spec, spec)
-    run = problem.spread(_backward_shard, in_specs, out_specs=(spec, spec, spec))
-    dq, dk, dv = run(inputs, lse, delta, out, out_gradient)
-    return (Inputs(dq, dk, dv, sinks=_sinks_gradient(inputs.sinks, lse, delta)),)
+    specs = problem.input_specs
+    out_specs = (specs.query, specs.key, specs.value, specs.weights)
+    run = problem.spread(_backward_shard, in_specs, out_specs)
+    dq, dk, dv, dw = run(inputs, lse, delta, out, out_gradient)
+    return (Inputs(dq, dk, dv, sinks=_sinks_gradient(inputs.sinks, lse, delta), weights=dw),)
 
 
 attend_sharded.defvjp(_forward, _backward)
@@ -123,32 +155,50 @@ def _forward_shard(problem: Problem, inputs: Inputs) -> tuple[jax.Array, jax.Arr
     task, sinks = problem.task, inputs.sinks
     queries, keys = _cut(task, inputs)
     grouped = None if sinks is None else sinks.reshape(-1, task.rule.groups)
-    softmax = begin(queries.query, inputs.value.shape[-1], grouped)
-    out, lse = finish(problem.strategy.forward(task, softmax, queries, keys))
+    softmax = begin(queries.query, task.rule.value_width, grouped)
+    out, lse = finish(problem.strategy.forward(task, softmax, queries, keys, inputs.weights))
     blocks = task.plan.query
     return join_heads(out.astype(inputs.query.dtype), blocks), join_heads(lse, blocks)
 
 
 def _backward_shard(
     problem: Problem, inputs: Inputs, *per_query: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Gradients of one rank's queries, keys and values."""
-    task, num_kv_heads = problem.task, inputs.key.shape[2]
+) -> tuple[jax.Array, jax.Array, jax.Array | None, jax.Array | None]:
+    """Gradients of one rank's queries, keys and values, and of the weights that all share."""
+    task, plan, weights = problem.task, problem.task.plan, inputs.weights
     queries, keys = _cut(task, inputs)
-    cut = (cut_heads(x, task.plan.query, num_kv_heads) for x in per_query)
-    dq, (dk, dv) = problem.strategy.backward(task, Saved(queries, *cut), keys)
-    dk, dv = dk.swapaxes(-1, -2), dv.swapaxes(-1, -2)
-    dtype, scale = inputs.query.dtype, task.rule.scale
+    cut = (cut_heads(x, plan.query, queries.query.shape[2]) for x in per_query)
+    start = OwnGradients(*jax.tree.map(_zeros, (queries.query, weights)))
+    own, (dk, dv) = problem.strategy.backward(task, start, Saved(queries, *cut), keys, weights)
+    dw = own.weights
+    if problem.narrow:  # each rank has the part of its tokens and of its heads
+        dk, dw = _sum_over(dk, problem.head_axes), _sum_over(dw, problem.token_axes)
+    dtype = inputs.query.dtype
     return (
-        join_heads((scale * dq).astype(dtype), task.plan.query),
-        join_heads((scale * dk).astype(dtype), task.plan.key),
-        join_heads(dv.astype(dtype), task.plan.key),
+        join_heads(own.query.astype(dtype), plan.query),
+        join_heads(dk.swapaxes(-1, -2).astype(dtype), plan.key),
+        None if dv is None else join_heads(dv.swapaxes(-1, -2).astype(dtype), plan.key),
+        None if dw is None else dw.astype(weights.dtype),
     )
+
+
+def _zeros(x: jax.Array) -> jax.Array:
+    return jnp.zeros(x.shape, jnp.float32)
+
+
+def _sum_over(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    return lax.psum(x, axes) if axes else x
+
+
+def _flat(*axes: Any) -> tuple[str, ...]:
+    """Mesh axes of some entries of a PartitionSpec: ("a", "b"), None, "c" -> ("a", "b", "c")."""
+    lists = (entry if isinstance(entry, tuple) else (entry,) for entry in axes)
+    return tuple(axis for entry in lists for axis in entry if axis is not None)
 
 
 def _cut(task: Task, inputs: Inputs) -> tuple[Queries, Keys]:
     """One rank's shard in blocks."""
-    plan, num_kv_heads = task.plan, inputs.key.shape[2]
+    plan, num_kv_heads = task.plan, inputs.query.shape[2] // task.rule.groups
     segments, positions = (_cut_tokens(x, plan) for x in (inputs.segments, inputs.positions))
     if segments.query is not None:
         # No key has segment -1: queries that are padding find nothing to attend to.
@@ -160,8 +210,10 @@ def _cut(task: Task, inputs: Inputs) -> tuple[Queries, Keys]:
         positions=positions.query,
     )
     keys = Keys(
-        key=cut_heads(inputs.key, plan.key, num_kv_heads),
-        value=cut_heads(inputs.value, plan.key, num_kv_heads),
+        key=cut_heads(inputs.key, plan.key, inputs.key.shape[2]),
+        value=None
+        if inputs.value is None
+        else cut_heads(inputs.value, plan.key, inputs.value.shape[2]),
         segments=segments.key,
         positions=positions.key,
     )

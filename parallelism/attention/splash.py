@@ -30,9 +30,10 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from parallelism.attention.plan import AttentionMask
+from parallelism.attention.blocks import AttentionMask
 from parallelism.attention.sharded import Inputs
 from parallelism.attention.support import LANES
+from parallelism.attention.tiles import Expand
 from parallelism.layout import Layout
 
 LARGEST_BLOCK: Final = 512
@@ -114,6 +115,7 @@ class SplashProblem:
     mesh: Mesh | None
     spec: P
     axis: str | None  # over which keys and values are gathered
+    expand: Expand | None = None
     interpret: bool = False
 
 
@@ -125,15 +127,17 @@ def attend_splash(problem: SplashProblem, inputs: Inputs) -> jax.Array:
     body = jax.checkpoint(functools.partial(_attend_shard, problem), policy=policy)
     # Sequences of one length have one array of segment ids.
     segments = None if inputs.segments is None else inputs.segments.query
-    arrays = (inputs.query, inputs.key, inputs.value)
+    arrays = (inputs.query, inputs.key, inputs.value, inputs.weights)
     if problem.mesh is None:
         return body(kernel, arrays, segments, inputs.sinks)
     batch, sequence, heads = problem.spec
+    keys = problem.spec if problem.expand is None else P(batch, sequence)
+    array_specs = (problem.spec, keys, keys, P(None, heads))
     kernel_spec = kernel.manual_sharding_spec(NamedSharding(problem.mesh, P(heads, sequence)))
     out: jax.Array = jax.shard_map(
         body,
         mesh=problem.mesh,
-        in_specs=(kernel_spec, problem.spec, P(batch, sequence), P(heads)),
+        in_specs=(kernel_spec, array_specs, P(batch, sequence), P(heads)),
         out_specs=problem.spec,
         check_vma=False,
     )(kernel, arrays, segments, inputs.sinks)
@@ -185,15 +189,17 @@ def _ways(mesh: Mesh | None, axes: Any) -> int:
 def _attend_shard(
     problem: SplashProblem,
     kernel: Any,
-    arrays: tuple[jax.Array, jax.Array, jax.Array],
+    arrays: tuple[jax.Array, Any, Any, Any],
     segments: jax.Array | None,
     sinks: jax.Array | None,
 ) -> jax.Array:
     """Output [B, T, N, Hv] of one rank's queries."""
-    query, key, value = arrays
+    query, key, value, weights = arrays
     query = (problem.scale * query.astype(jnp.float32)).astype(query.dtype)
-    gathered = (query, _gathered(key, problem.axis), _gathered(value, problem.axis))
-    by_head = tuple(x.swapaxes(1, 2) for x in gathered)
+    key, value = jax.tree.map(lambda x: _gathered(x, problem.axis), (key, value))
+    if problem.expand is not None:
+        key, value = problem.expand(key, weights)
+    by_head = tuple(x.swapaxes(1, 2) for x in (query, key, value))
     ids = None
     if segments is not None:
         everyone = segments if problem.axis is None else _all(segments, problem.axis)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from parallelism.attention.plan import AttentionMask
+from parallelism.attention.blocks import AttentionMask
 from parallelism.attention.setup import KERNELS, STRATEGIES, AttentionSetup
 from parallelism.layout import LAYOUTS, Layout
 

@@ -7,12 +7,17 @@ query and a key block, H and Hv widths of a query and a value head. One tile has
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import jax
 
-from parallelism.attention.plan import AttentionMask, Plan
+from parallelism.attention.blocks import AttentionMask
+from parallelism.attention.plan import Plan
+
+Expand = Callable[[jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+"""Narrow keys [B, S, 1, R] and weights [any, K, ...] to keys and values [B, S, K, ...]."""
 
 NO_KEYS: Final = 1e30
 """The log-sum-exp of a row with nothing to attend to, so that exp(score - NO_KEYS) is zero."""
@@ -22,14 +27,17 @@ NO_KEYS: Final = 1e30
 class Rule:
     """How a score comes about and what computes it.
 
-    Tokens of a block lie `step` apart; `groups` is G.
+    `expand` makes keys and values from narrow keys, where those are what ranks exchange. Tokens of
+    a block lie `step` apart; `groups` is G, `value_width` Hv.
     """
 
     kernel: TileKernel
+    expand: Expand | None
     mask: AttentionMask
     scale: float
     soft_cap: float | None
     groups: int
+    value_width: int
     step: int
     keys_padded: bool
 
@@ -53,10 +61,10 @@ class Queries(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Blocks of keys and values: what ranks exchange."""
+    """Blocks of keys and values: what ranks exchange. Narrow ones have no values yet."""
 
     key: jax.Array  # [n, B, K, s, H]
-    value: jax.Array  # [n, B, K, s, Hv]
+    value: Any  # [n, B, K, s, Hv] or None
     segments: jax.Array | None  # int32 [n, B, s]
     positions: jax.Array | None  # int32 [n, B, s]
 
@@ -73,6 +81,8 @@ class Work(NamedTuple):
 
     pairs: jax.Array  # int32 [P, 2]
     num_pairs: jax.Array | int
+    visits: jax.Array  # int32 [V, 3]
+    num_visits: jax.Array | int
     runs: Run
 
 
@@ -97,8 +107,15 @@ class Saved(NamedTuple):
 class KeyGradients(NamedTuple):
     """Float32 gradients of keys and values, tokens last: as CPUs multiply faster."""
 
-    key: jax.Array  # [n, B, K, H, s]; lacks the factor `rule.scale`
-    value: jax.Array  # [n, B, K, Hv, s]
+    key: jax.Array  # [n, B, K, H, s]
+    value: Any  # [n, B, K, Hv, s] or None
+
+
+class OwnGradients(NamedTuple):
+    """Float32 gradients of what does not travel."""
+
+    query: jax.Array  # [n, B, K, G*t, H]
+    weights: Any  # of `rule.expand`; None without it
 
 
 class TileKernel(Protocol):
@@ -110,4 +127,4 @@ class TileKernel(Protocol):
     def tile_gradients(
         self, rule: Rule, q: Saved, k: Keys, run: Run
     ) -> tuple[jax.Array, KeyGradients]:
-        """Gradients of queries, float32 and without the factor `rule.scale`, and of keys."""
+        """Gradients of the queries, float32, and of the keys and values."""

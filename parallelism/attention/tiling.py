@@ -12,7 +12,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from parallelism.attention.plan import Blocks
+from parallelism.attention.blocks import Blocks
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))

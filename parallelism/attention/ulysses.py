@@ -23,8 +23,10 @@ def attend_by_heads(
     attend: Callable[[Inputs], jax.Array], inputs: Inputs, setup: AttentionSetup
 ) -> jax.Array:
     """`attend`, which takes arrays that are sharded by heads, on arrays that are by tokens."""
-    query, key, value = (_exchange(x, setup, to_heads=True) for x in inputs[:3])
-    out = attend(inputs._replace(query=query, key=key, value=value))
+    # Narrow keys are for all heads: every rank takes all tokens of them, by an all-gather.
+    by_head = inputs[:1] if inputs.value is None else inputs[:3]
+    moved = (_exchange(x, setup, to_heads=True) for x in by_head)
+    out = attend(Inputs(*moved, *inputs[len(by_head) :]))
     return _exchange(out, setup, to_heads=False)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 import jax
 import jax.numpy as jnp
 
-from parallelism.attention.plan import FAR
+from parallelism.attention.blocks import FAR
 from parallelism.attention.tiles import KeyGradients, Keys, Queries, Rule, Run, Saved, Softmax
 
 MASKED: Final = -2e30
@@ -39,8 +39,8 @@ def tile_gradients(rule: Rule, q: Saved, k: Keys, run: Run) -> tuple[jax.Array, 
     weights = jnp.exp(scores - q.lse[..., None])
     by_weight = _product("bkth,bksh->bkts", q.out_gradient, k.value) - q.delta[..., None]
     by_score = weights * by_weight * _soft_cap_slope(rule, scores)
-    return _product("bkts,bksh->bkth", by_score, k.key), KeyGradients(
-        key=_product("bkth,bkts->bkhs", q.queries.query, by_score),
+    return rule.scale * _product("bkts,bksh->bkth", by_score, k.key), KeyGradients(
+        key=rule.scale * _product("bkth,bkts->bkhs", q.queries.query, by_score),
         value=_product("bkth,bkts->bkhs", q.out_gradient, weights),
     )
 

@@ -5,13 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from parallelism.attention.plan import (
-    AttentionMask,
-    attended_pairs,
-    balance,
-    cut_blocks,
-    plan_attention,
-)
+from parallelism.attention.blocks import AttentionMask, cut_blocks
+from parallelism.attention.plan import attended_pairs, balance, plan_attention
 from parallelism.layout import Layout
 
 CAUSAL = AttentionMask()

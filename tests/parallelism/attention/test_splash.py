@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from parallelism import Layout
-from parallelism.attention.plan import AttentionMask
+from parallelism import Layout, attention
+from parallelism.attention.blocks import AttentionMask
 from parallelism.attention.sharded import Inputs, Tokens
 from parallelism.attention.splash import (
     FoldedMask,
@@ -31,10 +33,9 @@ CASES = {
 }
 
 
-def computed(case):
-    """Output and gradients by splash, in contiguous order."""
-    setup, segments = case.setup, case.segments
-    problem = SplashProblem(
+def problem_of(case):
+    setup = case.setup
+    return SplashProblem(
         mask=case.mask,
         layout=setup.layout,
         scale=case.head_dim**-0.5,
@@ -44,6 +45,11 @@ def computed(case):
         axis=setup.exchange_axis,
         interpret=True,
     )
+
+
+def computed(case):
+    """Output and gradients by splash, in contiguous order."""
+    problem, setup, segments = problem_of(case), case.setup, case.segments
     folded = None if segments is None else jnp.asarray(setup.layout.fold(segments))
     tokens = None if folded is None else Tokens(folded, folded)
 
@@ -66,6 +72,36 @@ def test_forward_and_gradients_equal_the_oracle(case):
     found, right = computed(case), expected(case)
     assert found.keys() == right.keys()
     assert all(difference(found[name], x) <= 1e-5 for name, x in right.items())
+
+
+def test_latent_keys_are_expanded_where_they_were_gathered():
+    case = Case(cp=2, tensor=2, num_kv_heads=1, **SIZES)
+    draw = np.random.default_rng(0).standard_normal
+    query, narrow, weights = (
+        jnp.asarray(draw(shape), jnp.float32)
+        for shape in ((1, 512, 2, 128), (1, 512, 1, 16), (16, 2, 256))
+    )
+
+    def expand(narrow, weights):
+        both = jnp.einsum("bskr,rnw->bsnw", narrow, weights)
+        return both[..., :128], both[..., 128:]
+
+    def by_splash(query, narrow, weights):
+        problem = replace(problem_of(case), expand=expand)
+        inputs = Inputs(query, narrow, None, weights=weights)
+        return (attend_splash(problem, inputs) ** 2).sum()
+
+    def by_tiles(query, narrow, weights):
+        setup = replace(case.setup, block_size=128)
+        latent = {"expand": expand, "weights": weights}
+        return (attention(query, narrow, None, mask=case.mask, setup=setup, **latent) ** 2).sum()
+
+    found, right = (
+        jax.jit(jax.grad(side, (0, 1, 2)))(query, narrow, weights) for side in (by_splash, by_tiles)
+    )
+    assert all(
+        difference(np.asarray(x), np.asarray(y)) <= 1e-5 for x, y in zip(found, right, strict=True)
+    )
 
 
 @pytest.mark.parametrize("name", ["zigzag", "striped", "contiguous"])

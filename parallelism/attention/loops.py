@@ -1,0 +1,69 @@
+"""Loops over blocks, as every rank runs them over its part of the plan. Shapes as in tiles.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from parallelism.attention.stages import Stage
+from parallelism.attention.tiles import KeyGradients, Keys, Run, Work
+
+TreeT = TypeVar("TreeT")
+
+
+def rank_work(stage: Stage, axis: str | None) -> Work:
+    """This rank's part of a stage."""
+    even = stage.even_count
+    return Work(
+        pairs=own_row(stage.pairs, axis),
+        num_pairs=own_row(stage.count, axis) if even is None else even,
+        visits=own_row(stage.visits, axis),
+        num_visits=stage.visits.shape[-2],
+        runs=Run(own_row(stage.key_start, axis), jnp.asarray(stage.key_length)),
+    )
+
+
+def own_row(table: np.ndarray, axis: str | None) -> jax.Array:
+    """The row of a table [C, ...] that belongs to this rank."""
+    return jnp.asarray(table)[0 if axis is None else lax.axis_index(axis)]
+
+
+def loop(
+    first: jax.Array | int,
+    last: jax.Array | int,
+    body: Callable[[jax.Array, TreeT], TreeT],
+    carry: TreeT,
+) -> TreeT:
+    """Run `body(number, carry)` from `first` to below `last`.
+
+    Always a while loop: lax.scan would let JAX lift what does not change out of a loop over layers,
+    and that is the masks of all pairs, S x S of them.
+    """
+
+    def step(state: tuple[jax.Array, TreeT]) -> tuple[jax.Array, TreeT]:
+        number, carry = state
+        return number + 1, body(number, carry)
+
+    return lax.while_loop(lambda state: state[0] < last, step, (jnp.int32(first), carry))[1]
+
+
+def block_of(tree: TreeT, number: jax.Array) -> TreeT:
+    """One block of every array."""
+    return jax.tree.map(lambda x: lax.dynamic_index_in_dim(x, number, keepdims=False), tree)
+
+
+def with_block(tree: TreeT, new: TreeT, number: jax.Array) -> TreeT:
+    """The arrays with one block of each replaced."""
+    return jax.tree.map(lambda x, y: lax.dynamic_update_index_in_dim(x, y, number, 0), tree, new)
+
+
+def no_gradients(keys: Keys) -> KeyGradients:
+    """Zeros for the gradients of some keys and values."""
+    arrays = Keys(keys.key, keys.value, None, None)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.swapaxes(-1, -2).shape, jnp.float32), arrays)
+    return KeyGradients(zeros.key, zeros.value)
