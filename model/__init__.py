@@ -2,6 +2,7 @@
 
 from model.build import build_model
 from model.hf import HFError, Pretrained, load_hf, save_hf
+from model.layer_plan import layer_kinds
 from model.moe import Load, balance_loss, correct_routers
 from model.parameters import Role, parameter_roles, parameter_specs, with_parameters
 from model.placement import Placement
@@ -17,6 +18,7 @@ __all__ = [
     "balance_loss",
     "build_model",
     "correct_routers",
+    "layer_kinds",
     "load_hf",
     "parameter_roles",
     "parameter_specs",

@@ -19,7 +19,7 @@ from training.feed import Feed
 from training.metrics import MetricsLog
 from training.optimizer import hyperparameters
 from training.phases import Phases
-from training.rates import Rates
+from training.rates import Rates, memory_values
 from training.schedule import learning_rate
 from training.setup import Setup
 from training.signals import StopRequested, StopSignal, in_background
@@ -57,7 +57,7 @@ class TrainLoop:
 
     def run(self, at: Progressed, last_step: int) -> Progressed:
         """Trains from `at` to `last_step` or a signal; saves the last state either way."""
-        self._last_end = time.perf_counter()
+        self._start_step_time()
         while at.step < last_step and not self.stop.agreed():
             self._dispatch(at)
             if self._pauses(at.step, last_step):
@@ -73,9 +73,10 @@ class TrainLoop:
         number = at.step + 1
         rate = self._learning_rate(number)
         numbers = hyperparameters(self.setup.config.optimizer, rate)
-        state, metrics = self.step.call(at.state, batch, numbers)
+        with self.clock.phase("device"):
+            state, metrics = self.step.call(at.state, batch, numbers)
         self._read_metrics(at)
-        self._unread = (number, rate, {**metrics, "data_wait": self.clock.take()["data_wait"]})
+        self._unread = (number, rate, metrics)
         at.state, at.step = state, number
 
     def _learning_rate(self, step: int) -> float:
@@ -88,28 +89,43 @@ class TrainLoop:
             return
         number, rate, metrics = self._unread
         self._unread = None
-        values = jax.device_get(metrics)
-        now = time.perf_counter()
-        seconds, self._last_end = now - self._last_end, now
+        with self.clock.phase("device"):
+            values = jax.device_get(metrics)
+        times = self._step_times()
         at.tokens += int(values["weight"])
         train = self.setup.config.train
         if number % train.log_every == 0 or number in (1, train.steps) or not values["finite"]:
-            self._log(number, self._values(values, rate, seconds, at.tokens))
+            with self.clock.phase("logging"):
+                progress = {"tokens": at.tokens, "epoch": self.train_data.epoch(number)}
+                self._log(number, self._values(values, rate, times) | progress)
         if not values["finite"] or not math.isfinite(values["param_norm"]):
             raise NotFiniteError(_not_finite(number, values))
 
-    def _values(
-        self, values: dict[str, Any], rate: float, seconds: float, tokens: int
-    ) -> dict[str, Any]:
+    def _start_step_time(self) -> None:
+        """What was done until now belongs to no step."""
+        self.clock.take()
+        self._last_end = time.perf_counter()
+
+    def _step_times(self) -> dict[str, float]:
+        """Seconds since the last step's end, and what they were spent on."""
+        now, parts = time.perf_counter(), self.clock.take()
+        seconds, self._last_end = now - self._last_end, now
+        names = ("data_wait", "device", "logging")
         return {
-            "loss": float(values["loss"]),
-            "grad_norm": float(values["grad_norm"]),
-            "param_norm": float(values["param_norm"]),
-            "learning_rate": rate,
-            "tokens": tokens,
             "step_time_seconds": seconds,
-            "data_wait_seconds": values["data_wait"],
-            **self.rates.values(float(values["weight"]), seconds),
+            **{f"{name}_seconds": parts.get(name, 0.0) for name in names},
+        }
+
+    def _values(
+        self, values: dict[str, Any], rate: float, times: dict[str, float]
+    ) -> dict[str, Any]:
+        shown = ("loss", "grad_norm", "param_norm", "padding_fraction")
+        return {
+            **{name: float(values[name]) for name in shown},
+            "learning_rate": rate,
+            **times,
+            **self.rates.values(float(values["weight"]), times["step_time_seconds"]),
+            **memory_values(self.setup.mesh.local_devices),
         }
 
     def _log(self, number: int, values: dict[str, Any]) -> None:
@@ -125,7 +141,7 @@ class TrainLoop:
         if at.step % self.setup.config.checkpoint.every == 0 or at.step == last_step:
             self._save(at)
         self.evaluate_if_due(at, last_step)
-        self._last_end = time.perf_counter()
+        self._start_step_time()
 
     def evaluate_if_due(self, at: Progressed, last_step: int) -> None:
         """Evaluates after the last step and every train.eval_every steps."""
@@ -150,9 +166,12 @@ class TrainLoop:
             self.eval_step = self._compile_eval()
             if self.eval_step is None:
                 return
-        values = evaluate(self.eval_step, at.state.parameters, self.eval_data, self.feed, self.stop)
+        step, parameters = self.eval_step, at.state.parameters
+        with self.clock.phase("eval"):
+            values = evaluate(step, parameters, self.eval_data, self.feed, self.stop)
         if values:
-            self.metrics.write(at.step, values)
+            seconds = {"eval_seconds": self.clock.take()["eval"]}
+            self.metrics.write(at.step, {**values, **seconds})
             self.console.evaluated(at.step, values)
 
     def _compile_eval(self) -> Compiled | None:
@@ -162,7 +181,7 @@ class TrainLoop:
         except StopRequested:  # the loop sees the signal as well, and the state is saved
             return None
         announce("compile", f"eval step in {compiled.seconds:.1f} s")
-        self.metrics.once({"perf/compile_seconds/eval_step": compiled.seconds})
+        self.metrics.once({"compile_eval_step_seconds": compiled.seconds})
         return compiled
 
 

@@ -1,4 +1,4 @@
-"""What a run measures: one table of names, tags, units and meanings, and where they are written.
+"""What a run measures goes to TensorBoard and metrics.jsonl; metric_table.py has the names.
 
     with MetricsLog(run_dir, start_step=0) as metrics:
         metrics.text("config", yaml_text)
@@ -7,7 +7,7 @@
             metrics.write(step, {"loss": 5.5, "grad_norm": 1.2, "tokens": 4096, ...})
             metrics.write(step, {"eval_loss": 5.4, "eval_tokens": 16384})   # an eval line
 
-`write` takes names of this table or TensorBoard tags. A name goes to the tag that the table gives
+`write` takes names of the table or TensorBoard tags. A name goes to the tag that the table gives
 it and, where the table says so, to `metrics.jsonl`; a tag (it holds a "/") to TensorBoard alone.
 """
 
@@ -18,73 +18,14 @@ import logging
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from training.metric_table import METRICS
 from training.tensorboard import EventFile, as_scalar
 
 log = logging.getLogger("foldtext")
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One measured quantity: its TensorBoard tag, unit and meaning; `in_jsonl` if it is a field."""
-
-    tag: str
-    unit: str
-    meaning: str
-    in_jsonl: bool = False
-
-
-METRICS: dict[str, Metric] = {
-    "loss": Metric(
-        "learning/loss", "nats per token", "Mean training loss of the step's batch.", True
-    ),
-    "perplexity": Metric("learning/perplexity", "", "exp(loss); written with every loss."),
-    "grad_norm": Metric(
-        "learning/grad_norm", "", "Global norm of the gradient before clipping.", True
-    ),
-    "param_norm": Metric("learning/param_norm", "", "Global norm of the parameters."),
-    "learning_rate": Metric(
-        "learning/current_learning_rate", "", "Learning rate of this step's update.", True
-    ),
-    "step_tokens": Metric("learning/total_weights", "tokens", "Tokens scored in this step."),
-    "tokens": Metric("learning/total_tokens", "tokens", "Tokens scored since the start.", True),
-    "step_time_seconds": Metric(
-        "perf/step_time_seconds", "s", "Wall time of a step, waiting for data included.", True
-    ),
-    "tokens_per_second": Metric(
-        "perf/tokens_per_sec", "tokens/s", "Tokens scored a second, all devices.", True
-    ),
-    "per_device_tokens_per_second": Metric(
-        "perf/per_device_tokens_per_sec", "tokens/s", "Tokens scored a second and device."
-    ),
-    "per_device_tflops_per_second": Metric(
-        "perf/per_device_tflops_per_sec", "TFLOP/s", "Model FLOPs (causal) a second and device."
-    ),
-    "mfu": Metric("perf/mfu", "fraction", "Model FLOPs (causal) over the device's peak."),
-    "data_wait_seconds": Metric(
-        "perf/data_wait_seconds", "s", "Part of the step that waited for the next batch.", True
-    ),
-    "init_seconds": Metric("perf/init_seconds", "s", "Making the train state."),
-    "restore_seconds": Metric("perf/restore_seconds", "s", "Restoring the train state."),
-    "checkpoint_seconds": Metric(
-        "perf/checkpoint_seconds", "s", "Training stood still for this save."
-    ),
-    "bytes_in_use": Metric("memory/bytes_in_use", "bytes", "Device memory, the fullest device."),
-    "balance": Metric(
-        "context_parallel/balance", "ratio", "Attended pairs per context rank, max over mean."
-    ),
-    "padding_fraction": Metric("data/padding_fraction", "fraction", "Slots that are padding."),
-    "epoch": Metric("data/epoch", "epochs", "Passes over the data so far."),
-    "eval_loss": Metric(
-        "eval/avg_loss", "nats per token", "Mean loss over all tokens of the eval split.", True
-    ),
-    "eval_perplexity": Metric("eval/avg_perplexity", "", "exp(eval_loss)."),
-    "eval_tokens": Metric("eval/total_weights", "tokens", "Tokens of the eval split.", True),
-}
 
 
 class MetricsLog:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, PartitionSpec
 from rich import box
 from rich.console import Console
@@ -14,7 +16,8 @@ from rich.table import Table
 
 from configs.schema import Config
 from configs.validate import resolve
-from parallelism import AttentionMask, ParamSpec, Rules, attended_pairs, balance
+from model import layer_kinds
+from parallelism import AttentionMask, Layout, ParamSpec, Rules, attended_pairs, balance
 from training.flops import step_flops
 from training.setup import Setup, axis_sizes, declare_run
 
@@ -55,6 +58,20 @@ def device_bytes(specs: Any, rules: Rules, mesh: Any) -> int:
 def num_parameters(specs: Any) -> int:
     """Numbers in a tree of ParamSpec."""
     return sum(math.prod(spec.shape) for spec in jax.tree.leaves(specs))
+
+
+def rank_pairs(setup: Setup, layout: Layout) -> np.ndarray:
+    """Pairs (query, key) that each context rank attends to in a layer of a row, int64 [C].
+
+    Layers with a window attend to fewer pairs than others; this is the mean over all layers.
+    """
+    kinds = Counter(kind.window for kind in layer_kinds(setup.config.model))
+    seq_len, num_layers = setup.config.data.seq_len, setup.config.model.num_layers
+    pairs = [
+        count * attended_pairs(layout, seq_len, AttentionMask(window=window))
+        for window, count in kinds.items()
+    ]
+    return np.sum(pairs, axis=0) // num_layers
 
 
 def _without_devices(config: Config) -> Config:

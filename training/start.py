@@ -58,7 +58,7 @@ def make_ready(setup: Setup, feed: Feed, checkpoints: Checkpoints, stop: StopSig
     _refuse_other_data(saved_data, train_data)
     compiled = stop.wait(step)
     announce("compile", f"train step in {compiled.seconds:.1f} s")
-    seconds["perf/compile_seconds/train_step"] = compiled.seconds
+    seconds["compile_train_step_seconds"] = compiled.seconds
     return Ready(start, compiled, train_data, eval_data, seconds)
 
 
@@ -100,7 +100,7 @@ def new_state(setup: Setup) -> tuple[TrainState, dict[str, float]]:
     if imported:
         parameters = read_folder(setup)
     seconds = {
-        "perf/compile_seconds/init": max(plan.compile_seconds for plan in plans),
+        "compile_init_seconds": max(plan.compile_seconds for plan in plans),
         "init_seconds": time.perf_counter() - start,
     }
     return TrainState(step, parameters, optimizer), seconds

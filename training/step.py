@@ -85,6 +85,7 @@ def make_train_step(
         return kept, {
             "loss": loss,
             "weight": weight,
+            "padding_fraction": jnp.mean(batch["segment_ids"] == 0),
             "grad_norm": grad_norm,
             "param_norm": optax.tree.norm(kept.parameters),
             "finite": finite,

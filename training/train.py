@@ -10,11 +10,13 @@ import jax
 from configs.resume import permitted_changes
 from configs.saved import to_yaml, write_config
 from data import Dataset, batches
+from parallelism import balance
 from training.checkpoint import Checkpoints
 from training.console import Progress, announce
 from training.feed import Feed
 from training.loop import TrainLoop
 from training.metrics import MetricsLog, read_metrics
+from training.plan import rank_pairs
 from training.rates import Rates
 from training.run_lock import sole_writer
 from training.setup import Setup
@@ -41,7 +43,7 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
             announce("done", f"step {at.step} of {last_step} is trained already")
             return 0
         metrics = keep(MetricsLog(run_dir, at.step, primary))
-        metrics.once(ready.seconds)
+        metrics.once({**ready.seconds, "balance": balance(rank_pairs(setup, setup.layout))})
         metrics.text("config", f"```yaml\n{to_yaml(config)}\n```")
         loop = TrainLoop(
             setup=setup,

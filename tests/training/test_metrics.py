@@ -15,14 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from training.metrics import METRICS, MetricsLog, read_metrics
+from training.metric_table import METRICS, PAGE, with_table
+from training.metrics import MetricsLog, read_metrics
 from training.phases import Phases
 
 # The names that users' dashboards rely on.
 TAGS = {
     "learning": "loss perplexity grad_norm param_norm current_learning_rate total_weights",
     "perf": "step_time_seconds per_device_tflops_per_sec per_device_tokens_per_sec mfu "
-    "data_wait_seconds init_seconds restore_seconds checkpoint_seconds",
+    "data_wait_seconds init_seconds restore_seconds checkpoint_seconds compile_seconds/init "
+    "compile_seconds/train_step compile_seconds/eval_step",
     "eval": "avg_loss avg_perplexity",
     "memory": "bytes_in_use",
     "context_parallel": "balance",
@@ -51,9 +53,14 @@ def test_the_table_has_the_names_that_dashboards_use() -> None:
     expected = {f"{group}/{name}" for group, names in TAGS.items() for name in names.split()}
     assert expected <= {metric.tag for metric in METRICS.values()}
     assert len({metric.tag for metric in METRICS.values()}) == len(METRICS)
-    documented = (Path(__file__).parents[2] / "docs/runs.md").read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_table_as_it_is() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    assert with_table(page) == page, "run python -m training.metric_table"
     for metric in METRICS.values():
-        assert f"| `{metric.tag}` | {metric.unit} | {metric.meaning} |" in documented
+        row = f"| `{metric.tag}` | {metric.meaning} | {metric.unit} | {metric.when} |"
+        assert page.count(row) == 1
 
 
 def test_a_step_is_one_exact_line_and_one_point_a_tag(tmp_path: Path) -> None:
