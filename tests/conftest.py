@@ -9,5 +9,9 @@ import jax
 
 jax.config.update("jax_num_cpu_devices", 8)
 
-# Tests that compile for TPU; the extra tpu-aot brings libtpu.
-collect_ignore_glob = [] if importlib.util.find_spec("libtpu") else ["*_tpu.py"]
+# Tests that compile for TPU (the extra tpu-aot brings libtpu), and tests of exports that want
+# torch and transformers to load them.
+_WANTS = {"*_tpu.py": ("libtpu",), "*_transformers.py": ("torch", "transformers")}
+collect_ignore_glob = [
+    pattern for pattern, names in _WANTS.items() if not all(map(importlib.util.find_spec, names))
+]

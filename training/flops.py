@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from configs.schema import ModelConfig
+from model.layer_plan import layer_kinds
 from parallelism import ParamSpec
 
 # Dense bfloat16 peaks in TFLOP/s a device, as their makers publish them.
@@ -29,20 +30,30 @@ _PEAK_TFLOPS = {
 
 
 def matmul_parameters(specs: Any, model: ModelConfig) -> int:
-    """Parameters that multiply every token: all but vectors, and a table that is only looked up."""
+    """Parameters that multiply a token: no vectors, no table that is only looked up, and of the
+    experts as many as a token goes to."""
     leaves = jax.tree.leaves(specs)
-    sizes = sum(math.prod(leaf.shape) for leaf in leaves if _is_matrix(leaf))
+    sizes = sum(_active(leaf, model) for leaf in leaves if _is_matrix(leaf))
     return sizes - (0 if model.tie_embeddings else model.vocab_size * model.embed_dim)
+
+
+def _active(spec: ParamSpec, model: ModelConfig) -> int:
+    size = math.prod(spec.shape)
+    if "expert" not in spec.axes:
+        return size
+    return size * model.moe.experts_per_token // model.moe.num_experts
 
 
 def step_flops(specs: Any, model: ModelConfig, rows: int, seq_len: int, causal: bool = True) -> int:
     """Forward and backward of one optimizer step: 6 a parameter and token, 12 N H a pair and layer.
 
-    `causal` counts the T (T+1) / 2 pairs that attend; otherwise the full square. What remat
-    computes again is not counted (model FLOPs, as in the PaLM paper's MFU).
+    `causal` counts the pairs that attend, T (T+1) / 2 without a window; otherwise the full square.
+    What remat computes again is not counted (model FLOPs, as in the PaLM paper's MFU).
     """
-    pairs = seq_len * (seq_len + 1) // 2 if causal else seq_len * seq_len
-    attention = 12 * model.num_layers * model.num_heads * model.head_dim * pairs
+    latent = model.latent
+    value_dim = model.head_dim if latent.kv_rank is None else latent.value_dim
+    pairs = sum(_pairs(seq_len, kind.window, causal) for kind in layer_kinds(model))
+    attention = 6 * model.num_heads * (model.head_dim + value_dim) * pairs
     return rows * (6 * matmul_parameters(specs, model) * seq_len + attention)
 
 
@@ -50,6 +61,14 @@ def peak_flops(device_kind: str) -> float | None:
     """Dense bfloat16 FLOP/s of one device, or None where it is not known."""
     matches = [name for name in _PEAK_TFLOPS if device_kind.startswith(name)]
     return _PEAK_TFLOPS[max(matches, key=len)] * 1e12 if matches else None
+
+
+def _pairs(seq_len: int, window: int | None, causal: bool) -> int:
+    """Pairs of a query and a key in one layer and row."""
+    if not causal:
+        return seq_len * seq_len
+    seen = min(window or seq_len, seq_len)
+    return seen * (seen + 1) // 2 + (seq_len - seen) * seen
 
 
 def _is_matrix(spec: ParamSpec) -> bool:

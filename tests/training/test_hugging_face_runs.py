@@ -1,0 +1,64 @@
+"""Runs that start from a Hugging Face folder and leave for one, through the command line."""
+
+from __future__ import annotations
+
+import json
+
+import jax
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from configs import load
+from model import load_hf, parameter_specs
+from tests.model.test_references import OWN
+from training.imported import read_folder, with_model_of_folder
+from training.modes import run
+from training.setup import open_setup
+
+SHORT = ("data=synthetic", "data.seq_len=16", "data.batch=8", "compile_cache=null")
+
+
+def _command(*words):
+    return run(load(words))
+
+
+@pytest.mark.parametrize("family", ["gpt_oss", "gemma2"])
+def test_every_device_gets_its_slices_of_the_file(family):
+    words = [f"init.from_hf={OWN / family}", "mesh.context=2", "mesh.tensor=2", *SHORT]
+    setup = open_setup(with_model_of_folder(load(words)), jax.devices())
+    expected = jax.tree.leaves(load_hf(OWN / family).parameters)
+    found = jax.tree.leaves(read_folder(setup))
+    shardings = jax.tree.leaves(setup.abstract_state().parameters)
+    assert len(jax.tree.leaves(parameter_specs(setup.model))) == len(found)
+    for one, other, like in zip(found, expected, shardings, strict=True):
+        assert one.sharding == like.sharding
+        np.testing.assert_array_equal(one, other)
+
+
+def test_the_model_is_that_of_the_folder_unless_the_command_names_one():
+    folder = f"init.from_hf={OWN / 'qwen3'}"
+    taken = with_model_of_folder(load([folder, "model.remat=full"])).model
+    assert (taken.family, taken.embed_dim, taken.remat) == ("qwen3", 32, "full")
+    named = with_model_of_folder(load([folder, "model=qwen3_0.6b"])).model
+    assert named.embed_dim == 1024
+
+
+def test_a_run_goes_from_folder_to_folder(tmp_path, capsys):
+    rundir, out = tmp_path / "run", tmp_path / "out"
+    words = (f"init.from_hf={OWN / 'qwen3'}", "optimizer.lr=0", "optimizer.weight_decay=0")
+    words += ("train.steps=1", f"run.dir={rundir}", *SHORT)
+    assert _command(*words) == 0
+    assert _command(*words) == 0, "the same command finds the run finished"
+    assert _command("mode=export", f"run.dir={rundir}", f"export.path={out}") == 0
+    before, after = (load_file(p / "model.safetensors") for p in (OWN / "qwen3", out))
+    assert all(np.array_equal(before[key], after[key]) for key in before)
+    carried = json.loads((out / "config.json").read_text())
+    assert carried["max_position_embeddings"] == 128
+
+
+def test_an_unknown_model_is_refused_before_anything_is_compiled(tmp_path, capfd):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    assert _command(f"init.from_hf={tmp_path}", f"run.dir={tmp_path / 'run'}", *SHORT) == 2
+    said = capfd.readouterr()
+    assert "gpt2" in said.out + said.err
