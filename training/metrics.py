@@ -22,6 +22,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tensorboardX.proto.summary_pb2 import Summary
+
 from training.metric_table import METRICS
 from training.tensorboard import EventFile, as_scalar
 
@@ -68,6 +70,11 @@ class MetricsLog:
         """Shows a Markdown text under `tag` in TensorBoard's Text tab, at the first step."""
         if self._events is not None:
             self._events.text(self.first_step, tag, text)
+
+    def summary(self, summary: Summary) -> None:
+        """Shows a picture, hyperparameters or a layout in TensorBoard, at the first step."""
+        if self._events is not None:
+            self._events.summary(self.first_step, summary)
 
     def flush(self) -> None:
         """Returns when every point so far is with the operating system."""

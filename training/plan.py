@@ -10,9 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import AbstractMesh, PartitionSpec
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
 from configs.schema import Config
 from configs.validate import resolve
@@ -20,6 +18,7 @@ from model import layer_kinds
 from parallelism import AttentionMask, Layout, ParamSpec, Rules, attended_pairs, balance
 from training.flops import step_flops
 from training.setup import Setup, axis_sizes, declare_run
+from training.sheet import Sheet
 
 _MIN_WIDTH = 140  # tables are not cut off where output is piped
 
@@ -35,12 +34,22 @@ def print_plan(config: Config) -> None:
     setup = declare_run(config, mesh)
     console = Console()
     console.width = max(console.width, _MIN_WIDTH)
-    console.print(f"model {config.model.name} on {mesh.size} devices: {_sizes(sizes)}")
-    console.print(_parameter_table(setup))
-    console.print(_memory_table(setup))
-    console.print(_work_table(setup))
+    console.print(_headline(setup))
+    for sheet in plan_sheets(setup):
+        console.print(sheet.for_terminal())
     for line in fallback_lines(setup):
         console.print(line)
+
+
+def plan_markdown(setup: Setup) -> str:
+    """What `print_plan` prints, as Markdown."""
+    parts = [_headline(setup), *(sheet.markdown() for sheet in plan_sheets(setup))]
+    return "\n\n".join([*parts, *fallback_lines(setup)])
+
+
+def plan_sheets(setup: Setup) -> list[Sheet]:
+    """Parameters, memory and work of a declared run."""
+    return [_parameter_sheet(setup), _memory_sheet(setup), _work_sheet(setup)]
 
 
 def fallback_lines(setup: Setup) -> Iterator[str]:
@@ -93,22 +102,19 @@ def _names(part: str | tuple[str, ...]) -> tuple[str, ...]:
     return (part,) if isinstance(part, str) else part
 
 
-def _parameter_table(setup: Setup) -> Table:
-    table = Table(title="Parameters", box=box.SIMPLE)
-    table.add_column("parameter", no_wrap=True)
-    table.add_column("shape", no_wrap=True)
-    table.add_column("logical axes")
-    table.add_column("sharded")
-    table.add_column("bytes per device", justify="right")
-    for path, spec in _by_path(setup.specs.parameters):
-        table.add_row(
+def _parameter_sheet(setup: Setup) -> Sheet:
+    rows = [
+        (
             path,
             " x ".join(map(str, spec.shape)),
             " ".join(str(axis or "-") for axis in spec.axes),
             _sharded(setup, spec) or "replicated",
             f"{_device_bytes(spec, setup.rules, setup.mesh):,}",
         )
-    return table
+        for path, spec in _by_path(setup.specs.parameters)
+    ]
+    columns = ("parameter", "shape", "logical axes", "sharded", "bytes per device")
+    return Sheet("Parameters", columns, rows, numeric=columns[-1:])
 
 
 def _sharded(setup: Setup, spec: ParamSpec) -> str:
@@ -122,32 +128,29 @@ def _sharded(setup: Setup, spec: ParamSpec) -> str:
     return ", ".join(parts)
 
 
-def _memory_table(setup: Setup) -> Table:
-    table = Table("per device", title="Memory, without activations", box=box.SIMPLE)
-    table.add_column("bytes", justify="right")
-    table.add_column("GiB", justify="right")
+def _memory_sheet(setup: Setup) -> Sheet:
     parameters = device_bytes(setup.specs.parameters, setup.rules, setup.mesh)
     optimizer = device_bytes(setup.specs.optimizer, setup.rules, setup.mesh)
-    rows = {"parameters": parameters, "optimizer": optimizer, "gradients": parameters}
-    for name, size in {**rows, "sum": sum(rows.values())}.items():
-        table.add_row(name, f"{size:,}", f"{size / 2**30:.2f}")
-    return table
+    parts = {"parameters": parameters, "optimizer": optimizer, "gradients": parameters}
+    parts["sum"] = sum(parts.values())
+    rows = [(name, f"{size:,}", f"{size / 2**30:.2f}") for name, size in parts.items()]
+    columns = ("per device", "bytes", "GiB")
+    return Sheet("Memory, without activations", columns, rows, numeric=columns[1:])
 
 
-def _work_table(setup: Setup) -> Table:
+def _work_sheet(setup: Setup) -> Sheet:
     config, specs = setup.config, setup.specs.parameters
     flops = step_flops(specs, config.model, config.data.batch, config.data.seq_len)
-    pairs = attended_pairs(
-        setup.model.placement.attention.layout, config.data.seq_len, AttentionMask()
-    )
-    table = Table("work", "value", title="Work", box=box.SIMPLE)
-    table.add_row("parameters", f"{num_parameters(specs):,}")
-    table.add_row("tokens a step", f"{config.data.batch * config.data.seq_len:,}")
-    table.add_row("model FLOPs a step (causal)", f"{flops:.4g}")
-    table.add_row("model FLOPs a step and device", f"{flops / setup.mesh.size:.4g}")
-    table.add_row("attended pairs per context rank", _ranks(pairs.tolist()))
-    table.add_row("balance, max over mean", f"{balance(pairs):.4f}")
-    return table
+    pairs = rank_pairs(setup, setup.layout)
+    rows = [
+        ("parameters", f"{num_parameters(specs):,}"),
+        ("tokens a step", f"{config.data.batch * config.data.seq_len:,}"),
+        ("model FLOPs a step (causal)", f"{flops:.4g}"),
+        ("model FLOPs a step and device", f"{flops / setup.mesh.size:.4g}"),
+        ("attended pairs per context rank", _ranks(pairs.tolist())),
+        ("balance, max over mean", f"{balance(pairs):.4f}"),
+    ]
+    return Sheet("Work", ("work", "value"), rows)
 
 
 def _ranks(pairs: list[int]) -> str:
@@ -161,5 +164,6 @@ def _by_path(specs: Any) -> Iterator[tuple[str, ParamSpec]]:
         yield "/".join(str(part.key) for part in path), spec
 
 
-def _sizes(sizes: dict[str, int]) -> str:
-    return " ".join(f"{axis}={size}" for axis, size in sizes.items())
+def _headline(setup: Setup) -> str:
+    sizes = " ".join(f"{axis}={size}" for axis, size in setup.mesh.shape.items())
+    return f"model {setup.config.model.name} on {setup.mesh.size} devices: {sizes}"

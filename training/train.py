@@ -8,12 +8,14 @@ from pathlib import Path
 import jax
 
 from configs.resume import permitted_changes
-from configs.saved import to_yaml, write_config
+from configs.saved import write_config
 from data import Dataset, batches
 from parallelism import balance
+from training.board import show_run
 from training.checkpoint import Checkpoints
 from training.console import Progress, announce
 from training.feed import Feed
+from training.hparams import session_end
 from training.loop import TrainLoop
 from training.metrics import MetricsLog, read_metrics
 from training.plan import rank_pairs
@@ -44,7 +46,8 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
             return 0
         metrics = keep(MetricsLog(run_dir, at.step, primary))
         metrics.once({**ready.seconds, "balance": balance(rank_pairs(setup, setup.layout))})
-        metrics.text("config", f"```yaml\n{to_yaml(config)}\n```")
+        if primary:
+            show_run(metrics, setup, ready.step, new=at.step == 0)
         loop = TrainLoop(
             setup=setup,
             step=ready.step,
@@ -61,6 +64,8 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
         if at.step and "eval_loss" not in read_metrics(run_dir).get(at.step, {}):
             loop.evaluate_if_due(at, last_step)  # the run was stopped before it came to this
         loop.run(at, last_step)
+        if at.step == last_step:
+            metrics.summary(session_end())
     _say_where(at.step, last_step, run_dir, stop)
     return stop.exit_code
 

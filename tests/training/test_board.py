@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import io
+import math
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
+from tensorboard.plugins.custom_scalar import layout_pb2
+from tensorboard.plugins.hparams import metadata
 
 from configs import Config
 from data import open_data
 from tests.training.small import small_config
+from training.hparams import session_start
 from training.metric_table import METRICS
+from training.metrics import MetricsLog
 from training.modes import run
 
 BOARD = (
@@ -32,11 +41,31 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 @pytest.fixture(scope="module")
 def board(config: Config) -> Any:
     """TensorBoard's reader of the run."""
+    return accumulate(config.run.dir)
+
+
+def accumulate(directory: str | Path) -> Any:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    accumulator = EventAccumulator(config.run.dir)
+    accumulator = EventAccumulator(str(directory))
     accumulator.Reload()
     return accumulator
+
+
+def text(board: Any, tag: str) -> str:
+    (event,) = board.Tensors(f"{tag}/text_summary")
+    return event.tensor_proto.string_val[0].decode()
+
+
+def picture(board: Any, tag: str) -> np.ndarray:
+    (event,) = board.Images(tag)
+    return np.asarray(Image.open(io.BytesIO(event.encoded_image_string)))
+
+
+def hparams(board: Any) -> dict[str, Any]:
+    content = board.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    info = metadata.parse_session_start_info_plugin_data(content)
+    return {key: getattr(v, v.WhichOneof("kind")) for key, v in info.hparams.items()}
 
 
 def values(board: Any, tag: str) -> dict[int, float]:
@@ -68,6 +97,74 @@ def test_padding_and_epoch_are_those_of_the_data(config: Config, board: Any) -> 
     assert list(values(board, "data/padding_fraction").values()) == pytest.approx(padding)
     rows = [8 * step / data.num_rows for step in range(1, 7)]
     assert list(values(board, "data/epoch").values()) == pytest.approx(rows)
+
+
+def test_hyperparameters_stand_in_the_runs_own_file(config: Config, board: Any) -> None:
+    (file,) = Path(config.run.dir).glob("**/events.out.tfevents.*")
+    assert file.parent == Path(config.run.dir)
+    given = hparams(board)
+    assert given["optimizer.lr"] == config.optimizer.lr
+    assert given["model.num_layers"] == 2.0
+    assert given["data.pack"] is True
+    assert given["context_parallel.layout"] == "contiguous"
+    assert given["data.epochs"] == "null"
+    assert not [key for key in given if key.split(".")[0] in ("run", "mode", "generate")]
+    ended = board.SummaryMetadata("_hparams_/session_end_info").plugin_data.content
+    assert metadata.parse_session_end_info_plugin_data(ended).status == 1  # SUCCESS
+
+
+def test_any_config_value_is_a_hyperparameter_that_tensorboard_can_show(
+    config: Config, tmp_path: Path
+) -> None:
+    odd = replace(
+        config,
+        optimizer=replace(config.optimizer, clip_norm=None, eps=math.inf),
+        model=replace(config.model, window=[1, "a"]),
+        seed={"nested": {"nan": math.nan}},
+    )
+    with MetricsLog(tmp_path) as metrics:
+        metrics.summary(session_start(odd))
+    given = hparams(accumulate(tmp_path))
+    expected = {
+        "optimizer.clip_norm": "null",
+        "optimizer.eps": "inf",
+        "model.window": "[1, 'a']",
+        "seed.nested.nan": "nan",
+    }
+    assert expected.items() <= given.items()
+
+
+def test_texts_hold_the_config_the_plan_and_what_was_compiled(board: Any) -> None:
+    assert "\n  num_layers: 2\n" in text(board, "config")
+    plan = text(board, "plan")
+    assert "| attended pairs per context rank | 300 876 |" in plan
+    assert "model tiny on 8 devices: data=4 fsdp=1 expert=1 context=2 tensor=1" in plan
+    report = text(board, "compile")
+    assert "### Memory" in report and "| temporaries |" in report
+    assert "| all-gather | " in report and "| all-gather | 0 |" not in report
+    assert "| all-to-all | 0 | 0 |" in report
+
+
+def test_the_pairs_of_each_rank_are_bars_as_high_as_they_are(board: Any) -> None:
+    chart = picture(board, "attended_pairs")
+    blue = np.all(chart == (33, 113, 181), axis=-1)[70:].sum(axis=0)
+    heights = sorted(set(blue.tolist()))
+    assert heights[0] == 0 and len(heights) == 3
+    assert heights[1] / heights[2] == pytest.approx(300 / 876, abs=0.01)
+
+
+def test_a_mesh_is_drawn_with_a_cell_a_device_and_a_color_a_context_rank(board: Any) -> None:
+    drawn = picture(board, "mesh")
+    first, second = (np.all(drawn == c, axis=-1).sum() for c in ((33, 113, 181), (217, 95, 14)))
+    assert first == pytest.approx(second, rel=0.1)
+    assert first > 4 * 50 * 50
+
+
+def test_charts_are_grouped_by_what_one_asks(board: Any) -> None:
+    (event,) = board.Tensors("custom_scalars__config__")
+    layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
+    assert [c.title for c in layout.category] == ["loss", "speed", "time split", "memory"]
+    assert list(layout.category[0].chart[0].multiline.tag) == ["^learning/loss$", "^eval/avg_loss$"]
 
 
 def test_the_parts_of_a_step_add_up_to_it(board: Any) -> None:

@@ -1,0 +1,63 @@
+"""What the compiler made of a step: its memory, its work and its collectives, per device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from parallelism.hlo import COLLECTIVES, program_work
+from training.compile import Compiled
+from training.sheet import Sheet
+
+_MEMORY = {
+    "arguments": "argument_size_in_bytes",
+    "outputs": "output_size_in_bytes",
+    "outputs that reuse arguments": "alias_size_in_bytes",
+    "temporaries": "temp_size_in_bytes",
+    "program": "generated_code_size_in_bytes",
+}
+
+
+def compile_report(compiled: Compiled) -> str:
+    """Markdown tables of an executable's memory, FLOPs and collectives, loops counted as they run.
+
+    A backend that does not tell something leaves its rows out.
+    """
+    sheets = [_memory_sheet(compiled.call), *_work_sheets(compiled.call)]
+    parts = [f"compiled in {compiled.seconds:.1f} s; every number is per device"]
+    parts += [sheet.markdown() for sheet in sheets if sheet.rows]
+    return "\n\n".join(parts)
+
+
+def _memory_sheet(executable: Any) -> Sheet:
+    stats = executable.memory_analysis()
+    sizes = {name: getattr(stats, field, None) for name, field in _MEMORY.items()}
+    known = {name: size for name, size in sizes.items() if size is not None}
+    rows = [(name, f"{size:,}", f"{size / 2**30:.3f}") for name, size in known.items()]
+    return Sheet("Memory", ("memory", "bytes", "GiB"), rows, numeric=("bytes", "GiB"))
+
+
+def _work_sheets(executable: Any) -> list[Sheet]:
+    """Loops of unknown length count once."""
+    work = program_work(executable.as_text(), unknown_trips=1)
+    costs = executable.cost_analysis() or {}
+    flops = [
+        ("FLOPs of matrix products, loops counted as they run", f"{work.dot_flops:.4g}"),
+        (
+            "FLOPs by the compiler's own count, each loop's body once",
+            f"{costs.get('flops', 0):.4g}",
+        ),
+        ("bytes accessed, by the same count", f"{costs.get('bytes accessed', 0):.4g}"),
+    ]
+    collectives = [
+        (kind, f"{work.collectives[kind]:,}", f"{work.collective_bytes[kind]:,}")
+        for kind in COLLECTIVES
+    ]
+    return [
+        Sheet("Work", ("work", "a step"), flops, numeric=("a step",)),
+        Sheet(
+            "Collectives",
+            ("collective", "a step", "bytes of results"),
+            collectives,
+            numeric=("a step", "bytes of results"),
+        ),
+    ]
