@@ -145,5 +145,24 @@ def _warmup(total_steps: Any, steps: Any) -> int:
     return max(0, min(20, total // 10)) if isinstance(total, int) else 0
 
 
+def _times(value: Any, numerator: int, denominator: int = 1) -> int:
+    """value * numerator / denominator, rounded down, at least 1: a width that follows another."""
+    return max(1, value * numerator // denominator) if isinstance(value, int) else 1
+
+
+def _token_steps(model: Any, batch: Any, seq_len: Any, per_parameter: int) -> int:
+    """Steps that see so many tokens per parameter of a dense model (20: arXiv 2203.15556)."""
+    try:
+        heads = (2 * model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+        layer = model.embed_dim * (heads + 3 * model.mlp_dim)
+        tables = model.vocab_size * model.embed_dim * (1 if model.tie_embeddings else 2)
+        parameters = model.num_layers * layer + tables
+        return max(1, round(per_parameter * parameters / (batch * seq_len)))
+    except (TypeError, ZeroDivisionError):
+        return 1
+
+
+OmegaConf.register_new_resolver("foldtext.times", _times, replace=True)
+OmegaConf.register_new_resolver("foldtext.token_steps", _token_steps, replace=True)
 OmegaConf.register_new_resolver("foldtext.rest", _rest, replace=True)
 OmegaConf.register_new_resolver("foldtext.warmup", _warmup, replace=True)

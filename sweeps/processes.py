@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO, Any
@@ -69,17 +69,19 @@ class _Process:
 
         It has a process group of its own: the terminal's Ctrl-C reaches it once, through us.
         """
-        popen = subprocess.Popen(
-            job.command(),
-            stdin=subprocess.DEVNULL,
-            stdout=None if alone else (job.folder / "terminal.log").open("a"),
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            process_group=0,
-            cwd=job.cwd,
-        )
+        with ExitStack() as stack:
+            log = None if alone else stack.enter_context((job.folder / "terminal.log").open("a"))
+            popen = subprocess.Popen(
+                job.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.PIPE,
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+                process_group=0,
+                cwd=job.cwd,
+            )
         process = cls(job, record, popen, alone)
         process.reader = threading.Thread(target=process._read, args=(popen.stderr,), daemon=True)
         process.reader.start()
@@ -117,10 +119,11 @@ class _Process:
             file.writelines([*unknown, f"the process ended with exit code {self.exit_code}\n"])
 
     def _read(self, stream: IO[str]) -> None:
-        for line in stream:
-            self.said.append(line)
-            prefix = "" if self.alone else f"job {self.job.number}: "
-            print(f"{prefix}{line}", end="", file=sys.stderr, flush=True)
+        with stream:
+            for line in stream:
+                self.said.append(line)
+                prefix = "" if self.alone else f"job {self.job.number}: "
+                print(f"{prefix}{line}", end="", file=sys.stderr, flush=True)
 
 
 @dataclass

@@ -1,8 +1,9 @@
-"""What the jobs of a sweep left behind: SWEEP/<job>/{job.json,metrics.jsonl}, read once."""
+"""What the jobs of a sweep left behind, read from their directories once."""
 
 from __future__ import annotations
 
 import math
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -98,6 +99,7 @@ def _result(folder: Path, record: Record) -> Result:
     steps = read_metrics(folder) if (folder / "metrics.jsonl").is_file() else {}
     speeds = [line["tokens_per_second"] for line in steps.values() if "tokens_per_second" in line]
     last = {name: value for line in steps.values() for name, value in line.items()}
+    log = _log(folder)
     overrides: list[Override] = [parse(word) for word in record.overrides]
     return Result(
         number=record.number,
@@ -109,14 +111,25 @@ def _result(folder: Path, record: Record) -> Result:
         eval_losses=_curve(steps, "eval_loss"),
         tokens_per_second=statistics.median(speeds[1:] or speeds) if speeds else None,
         tokens=_whole(last.get("tokens")),
-        parameters=_whole(last.get("parameters")),
-        compile_seconds=last.get("compile_seconds"),
+        parameters=_whole(_said(log, r"init: ([\d,]+) parameters")),
+        compile_seconds=_said(log, r"compile: train step in ([\d.]+) s"),
         values={o.key: (o.value or "").strip().strip("'\"") for o in overrides},
     )
 
 
 def _curve(steps: Mapping[int, Mapping[str, float]], name: str) -> Curve:
     return tuple((step, line[name]) for step, line in steps.items() if name in line)
+
+
+def _log(folder: Path) -> str:
+    log = folder / "train.log"
+    return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+
+
+def _said(log: str, pattern: str) -> float | None:
+    """The number in the last line of the log that has the pattern."""
+    found = re.findall(pattern, log)
+    return float(found[-1].replace(",", "")) if found else None
 
 
 def _whole(value: float | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from argparse import Namespace
@@ -20,7 +21,7 @@ from configs.errors import ConfigError, RefusedError
 from configs.launch import FAILED, INTERRUPTED, REFUSED, Run, call_hydra, guarded
 from configs.loading import load
 from configs.overrides import Override, is_swept, prepare, quote, to_hydra, with_defaults
-from sweeps.job import Job, register
+from sweeps.job import TRAIN, Job, register
 from sweeps.processes import run_jobs
 from sweeps.results import objective, read_results
 
@@ -51,6 +52,7 @@ def sweep(run: Run, asked: Namespace, flags: Sequence[str]) -> int:
             raise SystemExit(code)
         return objective(job.folder)
 
+    _let_workers_import_us()
     left_with = call_hydra(task, with_defaults(told, _DEFAULTS), flags)
     results = read_results(Path(folder))
     if not results:
@@ -59,6 +61,13 @@ def sweep(run: Run, asked: Namespace, flags: Sequence[str]) -> int:
 
     report(Path(folder), results)
     return left_with or (FAILED if any(result.exit_code for result in results) else 0)
+
+
+def _let_workers_import_us() -> None:
+    """Other launchers (joblib, submitit) load the task in processes that did not start train.py."""
+    known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(TRAIN.parent) not in known:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(TRAIN.parent), *filter(None, known)])
 
 
 class _WithHydra:
@@ -85,7 +94,9 @@ def _checked(asked: Namespace) -> list[Override]:
     overrides, problems = prepare(asked.overrides, groups(asked.config_dir), multirun=True)
     fixed = [to_hydra(override) for override in overrides if not _is_free(override)]
     try:
-        tree = compose(fixed, asked.config_dir, asked.config_name or "config")
+        tree = compose(
+            with_defaults(fixed, _DEFAULTS), asked.config_dir, asked.config_name or "config"
+        )
     except RefusedError as refused:
         raise ConfigError([*problems, str(refused)]) from None
     wrong = from_tree(tree)[1]

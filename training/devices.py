@@ -42,7 +42,10 @@ def _num_slurm_tasks() -> int:
 
 
 def _share_compiled_programs(directory: Path) -> None:
-    """Keeps compiled programs for the next run; a directory that cannot be used is no error."""
+    """Keeps compiled programs for the next run; a directory that cannot be used is no error.
+
+    All of them, however short: then a job that differs in numbers alone compiles nothing.
+    """
     jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     jax.config.update("jax_raise_persistent_cache_errors", False)

@@ -1,0 +1,93 @@
+"""Edges of ranges, scaling laws, charts: values worked out by hand."""
+
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from sweeps.chart import Line, chart
+from sweeps.findings import edge_warnings, fit, scaling_law
+from sweeps.report import rows, write_csv
+from sweeps.results import Result
+
+
+def _job(number, key, value, loss, *, code=0, parameters=None, tokens=None):
+    overrides = (f"{key}={value}",)
+    return Result(
+        number, overrides, code, 1.5, Path(f"/s/{number}"), losses=((1, 9.0), (2, loss)),
+        values={key: str(value)}, parameters=parameters, tokens=tokens,
+    )  # fmt: skip
+
+
+def _sweep(key, losses):
+    return [_job(n, key, value, loss) for n, (value, loss) in enumerate(losses.items())]
+
+
+@pytest.mark.parametrize(
+    ("losses", "word"),
+    [({1: 1.0, 2: 2.0, 3: 3.0}, "smallest"), ({1: 3.0, 2: 2.0, 3: 1.0}, "largest")],
+)
+def test_a_best_value_at_an_edge_is_named(losses, word):
+    (line,) = edge_warnings(_sweep("optimizer.lr", losses))
+    assert word in line
+
+
+def test_a_best_value_inside_two_values_and_other_keys_say_nothing():
+    assert edge_warnings(_sweep("optimizer.lr", {1: 2.0, 2: 1.0, 3: 2.0})) == []
+    assert edge_warnings(_sweep("optimizer.lr", {1: 2.0, 2: 1.0})) == []
+    assert edge_warnings(_sweep("model.embed_dim", {1: 3.0, 2: 2.0, 3: 1.0})) == []
+
+
+def test_a_diverged_job_is_an_edge_that_was_seen():
+    jobs = [*_sweep("optimizer.lr", {1: 2.0, 2: 1.0}), _job(2, "optimizer.lr", 3, float("nan"))]
+    jobs[2] = _job(2, "optimizer.lr", 3, float("nan"), code=1)
+    assert jobs[2].status == "diverged"
+    assert jobs[2].goal == float("inf")
+    assert edge_warnings(jobs) == []
+
+
+def test_a_law_is_found_again():
+    points = [(10.0**k, 1.5 + 40.0 * (10.0**k) ** -0.25) for k in (8, 9, 10, 11, 12)]
+    law = fit(points)
+    assert law.irreducible == pytest.approx(1.5, abs=0.01)
+    assert law.exponent == pytest.approx(0.25, abs=0.01)
+    assert law(1e13) == pytest.approx(1.5 + 40.0 * 1e13**-0.25, abs=2e-3)
+
+
+def test_a_ladder_has_a_law_and_a_learning_rate_sweep_none():
+    sizes = (1000, 2000, 4000)
+    ladder = [
+        _job(n, "model.embed_dim", size, 1e6 / size, parameters=size, tokens=20 * size)
+        for n, size in enumerate(sizes)
+    ]
+    law = scaling_law(ladder)
+    assert law is not None
+    assert [flops for flops, _ in law.points] == [6 * 20 * size**2 for size in sizes]
+    assert law.exponent == pytest.approx(0.5)  # the loss halves when the compute is four times
+    same = [_job(n, "seed", n, 1.0 + n, parameters=9, tokens=9 * 9**n) for n in range(4)]
+    assert scaling_law(same) is None
+
+
+def test_a_chart_places_points_where_they_belong():
+    picture = ET.fromstring(chart([Line("a<b", [(1, 0.0), (100, 1.0)])], "x", "y", log_x=True))
+    (path,) = (p for p in picture.iter() if p.tag.endswith("path") and p.get("fill") == "none")
+    (x1, y1), (x2, y2) = re.findall(r"([\d.]+) ([\d.]+)", path.get("d", ""))
+    assert (float(x1), float(x2)) == (62, 744)  # left and right margin of a picture 760 wide
+    assert float(y1) > float(y2)  # larger values are further up
+    assert "10" in [t.text for t in picture.iter() if t.tag.endswith("text")]
+
+
+def test_a_chart_without_numbers_is_no_chart():
+    assert chart([Line("a", [(1, float("nan"))])], "x", "y") == ""
+    assert "circle" in chart([Line("a", [(1, 2.0)])], "x", "y")
+
+
+def test_the_table_shows_what_differs_and_the_csv_everything(tmp_path):
+    jobs = _sweep("data.path", {"/a,b.txt": 1.0, "x" * 300: 2.0})
+    headings, first, second = rows(jobs)
+    assert headings[:3] == ["job", "data.path", "status"]
+    assert first[1] == "/a,b.txt"
+    assert len(second[1]) <= 40
+    write_csv(tmp_path / "sweep.csv", jobs)
+    assert f'0,"/a,b.txt",done,0,{1.0}' in (tmp_path / "sweep.csv").read_text()
