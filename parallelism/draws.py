@@ -16,6 +16,7 @@ import numpy as np
 
 from parallelism.kinds import Kind
 from parallelism.params import DrawId
+from parallelism.threefry import fold_in, fusible_key
 
 PRNG = "threefry2x32"
 KEY_DATA = jax.ShapeDtypeStruct((2,), np.uint32)  # a key, as jax.random.key_data gives it
@@ -23,30 +24,25 @@ KEY_DATA = jax.ShapeDtypeStruct((2,), np.uint32)  # a key, as jax.random.key_dat
 
 def draw(kind: Kind, key_data: jax.Array) -> jax.Array:
     """One call of the kind's initializer, of `kind.draw_shape`. `key_data` uint32 [2]."""
-    key = jax.random.wrap_key_data(key_data, impl=PRNG)
-    return _checked(kind, kind.initializer(key, kind.draw_shape, kind.dtype))
+    return _call(kind, fusible_key(key_data))
+
+
+def draw_reference(kind: Kind, key_data: jax.Array) -> jax.Array:
+    """The same by JAX's own generator."""
+    return _call(kind, jax.random.wrap_key_data(key_data, impl=PRNG))
 
 
 def fill(kind: Kind) -> jax.Array:
     """A parameter whose initializer ignores its key."""
-    return _checked(kind, kind.initializer(None, kind.draw_shape, kind.dtype))
+    return _call(kind, None)
 
 
-def draw_in_turn(kind: Kind, keys: jax.Array, count: jax.Array) -> jax.Array:
-    """The first `count` of n draws, one after the other, then zeros: [n, *kind.draw_shape].
+def draw_in_turn(kind: Kind, keys: jax.Array) -> jax.Array:
+    """n draws, one after the other, [n, *kind.draw_shape]; `keys` uint32 [n, 2].
 
-    `keys` uint32 [n, 2], `count` int32 []. Temporaries are those of one draw. The branch keeps
-    them small: XLA would move a draw's counters, twice its size, out of a bare loop and hold them.
+    Temporaries are those of one draw.
     """
-
-    def one(index: jax.Array) -> jax.Array:
-        return jax.lax.cond(
-            index < count,
-            lambda: draw(kind, keys[index]),
-            lambda: jnp.zeros(kind.draw_shape, kind.dtype),
-        )
-
-    return jax.lax.map(one, jnp.arange(keys.shape[0], dtype=np.int32))
+    return jax.lax.map(lambda key_data: draw(kind, key_data), keys)
 
 
 def draw_at_once(kind: Kind, keys: jax.Array) -> jax.Array:
@@ -71,30 +67,12 @@ def traced_keys(root: jax.Array, draw_ids: Sequence[DrawId]) -> jax.Array:
 def host_keys(root: np.ndarray, draw_ids: Sequence[DrawId]) -> np.ndarray:
     """What `traced_keys` gives, on the host: no program then has to hold two more hashes."""
     ids = np.array(draw_ids, np.uint32)
-    keys = np.broadcast_to(root, ids.shape)
-    for number in ids.T:
-        keys = _threefry2x32(keys, np.stack([np.zeros_like(number), number], axis=-1))
-    return keys
+    return fold_in(fold_in(np.broadcast_to(root, ids.shape), ids[:, 0]), ids[:, 1])
 
 
-def _threefry2x32(keys: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-    """Threefry-2x32, 20 rounds, of uint32 [n, 2] (Salmon et al., SC 2011, section 3.3)."""
-    first, second = keys[:, 0], keys[:, 1]
-    schedule = (first, second, first ^ second ^ np.uint32(0x1BD11BDA))
-    left, right = blocks[:, 0] + first, blocks[:, 1] + second
-    for group in range(5):
-        for rotation in ((13, 15, 26, 6), (17, 29, 16, 24))[group % 2]:
-            left = left + right
-            right = (right << np.uint32(rotation)) | (right >> np.uint32(32 - rotation))
-            right = right ^ left
-        left = left + schedule[(group + 1) % 3]
-        right = right + schedule[(group + 2) % 3] + np.uint32(group + 1)
-    return np.stack([left, right], axis=-1)
-
-
-def _checked(kind: Kind, values: jax.Array) -> jax.Array:
+def _call(kind: Kind, key: jax.Array | None) -> jax.Array:
     """Refuses values of another shape or dtype than was asked for, before they spread."""
-    values = jnp.asarray(values)
+    values = jnp.asarray(kind.initializer(key, kind.draw_shape, kind.dtype))
     if values.shape != kind.draw_shape or values.dtype != kind.dtype:
         raise ValueError(
             f"the initializer of {kind.members[0].path!r} was asked for {kind.dtype}"

@@ -27,7 +27,8 @@ from parallelism.params import flatten_specs
 from parallelism.rules import DEFAULT_RULES, Rules
 
 Strategy = Literal["two_stage", "single_graph"]
-DEFAULT_STACK_BYTES = 1 << 28
+# Above some 64 KiB a launch costs less than the draw: larger parameters gain nothing from company.
+DEFAULT_STACK_BYTES = 1 << 16
 
 
 def init_sharded(

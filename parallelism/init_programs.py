@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from parallelism.draws import (
@@ -19,6 +18,7 @@ from parallelism.draws import (
     draw,
     draw_at_once,
     draw_in_turn,
+    draw_reference,
     fill,
     host_keys,
     traced_keys,
@@ -79,8 +79,10 @@ class DrawProgram(Programs):
         return [make.lower(_keys_like(self._kind.num_stacked or 1))]
 
     def run(self, root: np.ndarray) -> Made:
-        for member in self._kind.members:
-            yield member.path, self.compiled[0](host_keys(root, member.draws))
+        members = self._kind.members
+        keys = host_keys(root, [draw_id for member in members for draw_id in member.draws])
+        for member, own_keys in zip(members, np.split(keys, len(members)), strict=True):
+            yield member.path, self.compiled[0](own_keys)
 
 
 class StackPrograms(Programs):
@@ -97,11 +99,11 @@ class StackPrograms(Programs):
         kind = self._kind
         stage_one = jax.jit(partial(draw_in_turn, kind), out_shardings=kind.stack_sharding)
         stage_two = jax.jit(_take, out_shardings=kind.sharding)
-        number = jax.ShapeDtypeStruct((), np.int32)
         stack = jax.ShapeDtypeStruct(
             (self._piece, *kind.shape), kind.dtype, sharding=kind.stack_sharding
         )
-        return [stage_one.lower(_keys_like(self._piece), number), stage_two.lower(stack, number)]
+        index = jax.ShapeDtypeStruct((), np.int32)
+        return [stage_one.lower(_keys_like(self._piece)), stage_two.lower(stack, index)]
 
     def run(self, root: np.ndarray) -> Made:
         members = self._kind.members
@@ -112,7 +114,7 @@ class StackPrograms(Programs):
         stage_one, stage_two = self.compiled
         keys = np.zeros((self._piece, 2), np.uint32)
         keys[: len(members)] = host_keys(root, [member.draws[0] for member in members])
-        stack = stage_one(keys, np.int32(len(members)))
+        stack = stage_one(keys)
         arrays = [stage_two(stack, np.int32(index)) for index in range(len(members))]
         jax.block_until_ready(arrays)  # or the next stack would be allocated beside this one
         stack.delete()
@@ -160,7 +162,7 @@ def _make(kind: Kind, keys: jax.Array) -> jax.Array:
         return draw(kind, keys[0])
     if kind.sharding.spec[0] is not None:
         return draw_at_once(kind, keys)
-    return draw_in_turn(kind, keys, jnp.int32(kind.num_stacked))
+    return draw_in_turn(kind, keys)
 
 
 def _make_reference(kind: Kind, root: jax.Array, member: Member) -> jax.Array:
@@ -168,7 +170,8 @@ def _make_reference(kind: Kind, root: jax.Array, member: Member) -> jax.Array:
     if kind.ignores_key:
         return fill(kind)
     keys = traced_keys(root, member.draws)
-    return draw(kind, keys[0]) if kind.num_stacked is None else draw_at_once(kind, keys)
+    draws = jax.vmap(lambda key_data: draw_reference(kind, key_data))
+    return draws(keys) if kind.num_stacked is not None else draw_reference(kind, keys[0])
 
 
 def _take(stack: jax.Array, index: jax.Array) -> jax.Array:

@@ -129,6 +129,19 @@ def test_stacked_layers_hold_the_values_of_unrolled_ones(mesh_name, expected):
     assert_tree(init_sharded(scanned(), jax.random.key(SEED), mesh_of(mesh_name)), expected)
 
 
+def test_an_initializer_may_split_its_key():
+    def initializer(key, shape, dtype):
+        first, second = jax.random.split(key)
+        return jax.random.normal(first, shape, dtype) * jax.random.uniform(second, shape, dtype)
+
+    wanted = definition("gate", 0, (24, 10), "float32", initializer)
+    spec = ParamSpec((24, 10), "float32", initializer, ("embed", "mlp"))
+    for strategy in ("two_stage", "single_graph"):
+        mesh = mesh_of("tensor2_fsdp4")
+        array = init_sharded({"gate": spec}, jax.random.key(SEED), mesh, strategy=strategy)
+        assert_bits_equal(array["gate"], wanted)
+
+
 def test_layers_sharded_over_the_mesh_draw_the_same_bits():
     rules = DEFAULT_RULES.override({"layers": "context", "embed": "fsdp"})
     spec = ParamSpec((4, 24, 10), "float32", Normal(1.0), ("layers", "embed", None), range(4))

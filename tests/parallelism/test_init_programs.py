@@ -54,27 +54,30 @@ def transformer(num_layers, *, stacked, width=512, mlp=1536, vocab=2048):
 
 def test_the_number_of_programs_does_not_grow_with_depth():
     mesh = make_mesh({"fsdp": 8})
-    counts = [plan_init(transformer(n, stacked=False), mesh).num_programs for n in (2, 12)]
-    # query, key with value, gate with up, down: two stages each; embedding: one; constants: the
+    # query, key with value, gate with up, down: one or two stages; embedding: one; constants: the
     # moments of these five kinds, norms of ones and of zeros
-    assert counts == [4 * 2 + 1 + 5 + 2] * 2
+    for stack_bytes, num_stages in ((0, 1), (2**30, 2)):
+        plans = [
+            plan_init(transformer(n, stacked=False), mesh, stack_bytes=stack_bytes) for n in (2, 12)
+        ]
+        assert [plan.num_programs for plan in plans] == [4 * num_stages + 1 + 5 + 2] * 2
     assert plan_init(transformer(12, stacked=True), mesh).num_programs == 4 + 1 + 5 + 2
     single = plan_init(transformer(2, stacked=False), mesh, strategy="single_graph")
     assert single.num_programs == 1
 
 
-@pytest.mark.parametrize("stacked", [True, False])
-def test_every_device_draws_its_own_shard_within_four_times_its_size(stacked):
-    specs = transformer(4, stacked=stacked)
-    plan = plan_init(specs, make_mesh({"fsdp": 8})).compile()
+@pytest.mark.parametrize(("stacked", "stack_bytes"), [(True, 0), (False, 0), (False, 2**30)])
+def test_every_device_draws_its_own_shard_in_the_memory_of_one_more(stacked, stack_bytes):
+    specs = transformer(4, stacked=stacked)["params"]
+    plan = plan_init(specs, make_mesh({"fsdp": 8}), stack_bytes=stack_bytes).compile()
     leaves = jax.tree.leaves(specs)
     largest = max(4 * math.prod(leaf.shape) for leaf in leaves)
     total = sum(4 * math.prod(leaf.shape) for leaf in leaves)
     for program in plan.compiled:
         assert not COLLECTIVES.search(program.as_text())
         memory = program.memory_analysis()
-        assert memory.temp_size_in_bytes <= 4 * largest / 8 + 2**20
-        assert memory.output_size_in_bytes <= total / 8
+        assert memory.temp_size_in_bytes <= 1.1 * largest / 8
+        assert memory.output_size_in_bytes <= 1.02 * total / 8
 
 
 def test_what_is_left_is_the_state_and_nothing_else():
@@ -121,7 +124,7 @@ def scaled(initializer, factor):
 )
 def test_equal_initializers_made_anew_are_one_kind(make):
     specs = [ParamSpec((8, 8), "float32", make(), (None, None)) for _ in range(3)]
-    assert plan_init(specs, make_mesh({"fsdp": 8})).num_programs == 2
+    assert plan_init(specs, make_mesh({"fsdp": 8}), stack_bytes=0).num_programs == 1
 
 
 def test_initializers_that_differ_are_kinds_of_their_own():
