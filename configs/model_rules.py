@@ -135,3 +135,28 @@ def _export_path(config: Config, _: Sizes) -> Iterator[str]:
         yield "export.path=null: mode=export needs a folder to write; export.path=DIR"
     if exports and path is not None and Path(path).exists() and not Path(path).is_dir():
         yield f"export.path={path}: this is a file; a folder is needed"
+
+
+TARGETS = frozenset(
+    (
+        *("query", "key", "value", "out", "gate", "up", "down"),
+        *("query_down", "query_up", "kv_down", "kv_up"),
+    )
+)
+
+
+@rule("adapter.targets")
+def _targets(config: Config, _: Sizes) -> Iterator[str]:
+    names = [name.strip() for name in config.adapter.targets.split(",")]
+    wrong = [name or "an empty name" for name in names if name not in TARGETS]
+    if wrong:
+        yield (
+            f"adapter.targets={config.adapter.targets}: {', '.join(wrong)} is unknown; it takes "
+            f"names of {', '.join(sorted(TARGETS))}"
+        )
+
+
+@rule("mode", "adapter.name", "export.form")
+def _factors_to_export(config: Config, _: Sizes) -> Iterator[str]:
+    if config.export.form == "peft" and config.adapter.name == "none":
+        yield "export.form=peft: this run has no adapter (adapter=none); export.form=merged"

@@ -95,6 +95,8 @@ RANGES: dict[str, Range] = {
     "mesh.expert": _AXIS,
     "mesh.simulate": Range(low=0, high=4096),
     "attention.block_size": _COUNT,
+    "adapter.rank": _COUNT,
+    "adapter.alpha": _POSITIVE,
     "init.stack_bytes": _COUNT,
     "data.seq_len": _COUNT,
     "data.batch": _COUNT,

@@ -26,7 +26,7 @@ _OF_THE_COMMAND = ("mode", "run.dir", "checkpoint.resume", "generate", "export",
 # About the devices: only another training command inherits them.
 _OF_THE_MACHINE = ("mesh", "context_parallel", "attention", "init")
 # What the saved state depends on, or the order of the data; but for what changes neither.
-_BOUND = ("model", "data", "seed", "optimizer.name")
+_BOUND = ("model", "adapter", "data", "seed", "optimizer.name")
 _FREE = (
     "model.name",
     "model.remat",
@@ -121,7 +121,7 @@ def resume_problems(saved: Mapping[str, Any], config: Config) -> list[str]:
     where = config.run.dir
     if not has_checkpoints(where):
         return []
-    bound = ("model",) if config.mode in READS_RUN else _BOUND
+    bound = ("model", "adapter") if config.mode in READS_RUN else _BOUND
     problems = [
         f"{change}; the checkpoints in {where} belong to the saved value, "
         "another run.dir starts anew"

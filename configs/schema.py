@@ -310,8 +310,24 @@ class GenerateConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AdapterConfig:
+    """Fine-tuning of small factors beside frozen matrices."""
+
+    name: Literal["none", "lora"] = key("none trains every parameter, lora low-rank factors only.")
+    rank: int = key("Rank of the factors.")
+    alpha: float = key("The factors' product is multiplied by alpha / rank.")
+    targets: str = key(
+        "Which projections have factors, of query, key, value, out, gate, up, down, and in latent "
+        "attention query_down, query_up, kv_down, kv_up."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    path: str | None = key("mode=export: the folder that Hugging Face transformers loads.")
+    path: str | None = key("mode=export: the folder to write.")
+    form: Literal["merged", "peft"] = key(
+        "merged: a whole model for transformers; peft: the factors of adapter=lora alone."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -324,6 +340,7 @@ class Config:
     mesh: MeshConfig = key("Device mesh.")
     context_parallel: ContextParallelConfig = key("Context parallelism.")
     attention: AttentionConfig = key("Attention kernels.")
+    adapter: AdapterConfig = key("Adapter.")
     init: InitConfig = key("Initialisation.")
     data: DataConfig = key("Data.")
     train: TrainConfig = key("Training loop.")

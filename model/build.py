@@ -5,20 +5,24 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from configs.schema import ModelConfig
+from configs.schema import AdapterConfig, ModelConfig
 from model.placement import Placement
 from model.transformer import Transformer
 
 
 def build_model(
-    config: ModelConfig, placement: Placement | None = None, platform: str | None = None
+    config: ModelConfig,
+    placement: Placement | None = None,
+    platform: str | None = None,
+    adapter: AdapterConfig | None = None,
 ) -> Transformer:
     """Declares the model of a config; allocates nothing.
 
     `platform` ("cpu", "gpu", "tpu") decides compute_dtype=auto; by default it is the default
-    backend's, which starts it.
+    backend's, which starts it. With an adapter, all but its factors is frozen.
     """
-    return Transformer(config, placement or Placement(), compute_dtype(config, platform))
+    dtype = compute_dtype(config, platform)
+    return Transformer(config, placement or Placement(), dtype, adapter)
 
 
 def compute_dtype(config: ModelConfig, platform: str | None = None) -> jnp.dtype:

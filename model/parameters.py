@@ -22,11 +22,13 @@ class Role:
     `num_input_dims`: of a matrix between activations, how many leading dimensions are contracted
     with the input; None for anything else (tables, heads, vectors). Muon needs it.
     `num_batch_dims`: dimensions before those, over which matrices lie side by side (experts).
+    `trained`: the optimizer changes it.
     """
 
     decays: bool
     num_input_dims: int | None = None
     num_batch_dims: int = 0
+    trained: bool = True
 
 
 VECTOR = Role(decays=False)

@@ -13,6 +13,8 @@ from model.parameters import VECTOR, Role, declare
 from model.placement import Placement
 from parallelism import Constant, TruncatedNormal
 
+FACTORS = ("lora_down", "lora_up")
+
 
 class Projection(nnx.Module):
     """A weight contracted with an activation by an einsum; gathered and cast where it is used."""
@@ -36,14 +38,40 @@ class Projection(nnx.Module):
             declare(shape[outputs], axes[outputs], Constant(0.0), dtype, VECTOR) if bias else None
         )
         self.einsum, self.axes, self.num_inputs = einsum, axes, num_inputs
-        self.placement = placement
+        self.placement, self.factor_scale = placement, 0.0
+
+    def add_factors(self, rank: int, scale: float) -> None:
+        """Adds low-rank factors beside the kernel, float32; together they start at zero."""
+        shape, num_inputs = self.kernel.get_raw_value().shape, self.num_inputs
+        inputs, outputs = shape[:num_inputs], shape[num_inputs:]
+        std = (3 * math.prod(inputs)) ** -0.5  # that of PEFT's uniform draw
+        float32, down, up = jnp.dtype(jnp.float32), Role(True, num_inputs), Role(True, 1)
+        in_axes, out_axes = self._factor_axes()
+        self.lora_down = declare((*inputs, rank), in_axes, TruncatedNormal(std), float32, down)
+        self.lora_up = declare((rank, *outputs), out_axes, Constant(0.0), float32, up)
+        self.factor_scale = scale
 
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.placement.weight(self.kernel[...], self.axes, x.dtype)
         y = jnp.einsum(self.einsum, x, kernel)
+        if self.factor_scale:
+            y = y + self.factor_scale * self._low_rank(x)
         if self.bias is None:
             return y
         return y + self.placement.weight(self.bias[...], self.axes[self.num_inputs :], x.dtype)
+
+    def _low_rank(self, x: jax.Array) -> jax.Array:
+        operands, out = self.einsum.split("->")
+        letters, kernel = operands.split(",")
+        inputs, outputs = kernel[: self.num_inputs], kernel[self.num_inputs :]
+        in_axes, out_axes = self._factor_axes()
+        down = self.placement.weight(self.lora_down[...], in_axes, x.dtype)
+        up = self.placement.weight(self.lora_up[...], out_axes, x.dtype)
+        narrow = jnp.einsum(f"{letters},{inputs}r->BTr", x, down)
+        return jnp.einsum(f"BTr,r{outputs}->{out}", narrow, up)
+
+    def _factor_axes(self) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
+        return (*self.axes[: self.num_inputs], None), (None, *self.axes[self.num_inputs :])
 
 
 def _num_contracted(einsum: str) -> int:

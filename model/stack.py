@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from configs.schema import ModelConfig
+from configs.schema import AdapterConfig, ModelConfig
 from model.attention import Attend
 from model.layer_plan import Segment, plan_layers
 from model.layers import DecoderLayer, Tokens
+from model.lora import adapt
 from model.moe import Load
 from model.parameters import assign_layers
 from model.placement import Placement
@@ -22,12 +23,15 @@ AttendWith = Callable[[Any], Attend]
 """From the cache of a layer (None in training) to its attention."""
 
 
-def declare_layers(config: ModelConfig, placement: Placement) -> nnx.List:
+def declare_layers(
+    config: ModelConfig, placement: Placement, adapter: AdapterConfig | None = None
+) -> nnx.List:
     """One module a slot of a segment, in order; stacked over its layers if the row repeats."""
     modules = []
     for segment in plan_layers(config):
         for slot, kind in enumerate(segment.kinds):
             layer = DecoderLayer(config, kind, placement)
+            adapt(layer, adapter)
             assign_layers(layer, segment.layers(slot))
             modules.append(layer)
     return nnx.List(modules)

@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from configs.schema import ModelConfig
+from configs.schema import AdapterConfig, ModelConfig
 from model.attention import Attend
 from model.layers import Tokens
+from model.lora import freeze_all_but_factors
 from model.moe import Load
 from model.norm import RMSNorm
 from model.parameters import TABLE, declare
@@ -35,15 +36,24 @@ class Transformer(nnx.Module):
     Inputs are in the folded order of the placement's layout (one device: plain order).
     """
 
-    def __init__(self, config: ModelConfig, placement: Placement, compute_dtype: jnp.dtype) -> None:
+    def __init__(
+        self,
+        config: ModelConfig,
+        placement: Placement,
+        compute_dtype: jnp.dtype,
+        adapter: AdapterConfig | None = None,
+    ) -> None:
         self.config, self.placement, self.compute_dtype = config, placement, compute_dtype
         dtype, init = jnp.dtype(config.param_dtype), TruncatedNormal(config.init_std)
         table = (config.vocab_size, config.embed_dim)
         self.embedding = declare(table, ("vocab", "embed"), init, dtype, TABLE)
-        self.layers = declare_layers(config, placement)
+        self.layers = declare_layers(config, placement, adapter)
         self.final_norm = RMSNorm(config, (config.embed_dim,))
         if not config.tie_embeddings:
             self.head = declare(table[::-1], ("embed", "vocab"), init, dtype, TABLE)
+        self.trains_routers = adapter is None or adapter.name == "none"
+        if not self.trains_routers:
+            freeze_all_but_factors(self)
 
     def __call__(
         self,

@@ -10,10 +10,12 @@ from typing import Any
 from configs import Config, load
 from configs.resume import saved_values
 from configs.schema import ModelConfig
-from model import Pretrained, save_hf
+from model import Pretrained, build_model, save_hf
 from model.hf.config_json import RUNNING, read_config
 from model.hf.folder import CONFIG, Folder, read_json
+from model.hf.peft import save_peft
 from model.hf.pretrained import carried_keys, load_parameters
+from model.lora import factors_only, merged
 from training.setup import Setup
 
 _BESIDE = (
@@ -54,13 +56,22 @@ def read_folder(setup: Setup) -> Any:
 
 def write_folder(setup: Setup, parameters: Any, run_dir: Path) -> Path:
     """Writes export.path, with what belongs beside the weights of the folder the run began with."""
-    path = Path(setup.config.export.path or "")
+    config, model, specs = setup.config, setup.model, setup.specs.parameters
+    path = Path(config.export.path or "")
     origin = (saved_values(run_dir) or {}).get("init.from_hf")
+    if config.export.form == "peft":
+        factors = (factors_only(specs), factors_only(parameters))
+        save_peft(config.model, config.adapter, factors, path, origin)
+        return path
+    if config.adapter.name != "none":
+        parameters = merged(parameters, specs, config.adapter)
+        platform = setup.mesh.devices.flat[0].platform
+        model = build_model(config.model, model.placement, platform)
     if origin is None or not (Path(origin) / CONFIG).is_file():
-        save_hf(Pretrained(setup.model, parameters), path)
+        save_hf(Pretrained(model, parameters), path)
         return path
     carried = carried_keys(read_json(Path(origin) / CONFIG))
-    save_hf(Pretrained(setup.model, parameters, carried), path)
+    save_hf(Pretrained(model, parameters, carried), path)
     for name in _BESIDE:
         if (Path(origin) / name).is_file():
             shutil.copyfile(Path(origin) / name, path / name)

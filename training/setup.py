@@ -11,6 +11,7 @@ from jax.sharding import AbstractMesh, Mesh
 from configs.schema import Config
 from configs.validate import resolve
 from model import Placement, Transformer, build_model, parameter_roles, parameter_specs
+from model.lora import trained_part
 from parallelism import AXES, DEFAULT_RULES, AttentionSetup, Layout, Rules, make_mesh
 from training.optimizer import Rule, hyperparameters, update_rule
 from training.state import TrainState, train_state_specs
@@ -58,11 +59,13 @@ def declare_run(config: Config, mesh: Mesh | AbstractMesh, rules: Rules = DEFAUL
     An abstract mesh, without devices, is enough for everything but running.
     """
     platform = mesh.devices.flat[0].platform if isinstance(mesh, Mesh) else "tpu"
-    model = build_model(config.model, _placement(config, mesh, rules), platform)
-    specs = parameter_specs(model)
-    rule = update_rule(config.optimizer, specs, parameter_roles(model))
+    placement = _placement(config, mesh, rules)
+    model = build_model(config.model, placement, platform, config.adapter)
+    specs, roles = parameter_specs(model), parameter_roles(model)
+    trained = trained_part(specs, roles)
+    rule = update_rule(config.optimizer, trained, trained_part(roles, roles))
     numbers = hyperparameters(config.optimizer, config.optimizer.lr)
-    state = train_state_specs(specs, rule(numbers))
+    state = train_state_specs(specs, rule(numbers), trained)
     return Setup(config, mesh, rules, model, rule, state)
 
 

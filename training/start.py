@@ -10,6 +10,7 @@ import jax
 
 from configs import Config
 from data import Dataset, fingerprint_changes, open_splits
+from model.lora import factors_only, joined_by_name
 from parallelism import plan_init
 from training.checkpoint import CheckpointError, Checkpoints, Restored
 from training.compile import Compiled, compile_train_step
@@ -84,7 +85,8 @@ def new_state(setup: Setup) -> tuple[TrainState, dict[str, float]]:
     """
     config, start = setup.config, time.perf_counter()
     specs, imported = setup.specs, config.init.from_hf is not None
-    drawn = (None if imported else specs.parameters, (specs.step, specs.optimizer))
+    own = factors_only(specs.parameters) if imported else specs.parameters
+    drawn = (own, (specs.step, specs.optimizer))
     plans = [
         plan_init(
             part,
@@ -98,7 +100,7 @@ def new_state(setup: Setup) -> tuple[TrainState, dict[str, float]]:
     key = jax.random.key(config.seed)
     parameters, (step, optimizer) = (plan.run(key) for plan in plans)
     if imported:
-        parameters = read_folder(setup)
+        parameters = joined_by_name(parameters, read_folder(setup))
     seconds = {
         "compile_init_seconds": max(plan.compile_seconds for plan in plans),
         "init_seconds": time.perf_counter() - start,

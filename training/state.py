@@ -22,13 +22,16 @@ class TrainState(NamedTuple):
     optimizer: Any
 
 
-def train_state_specs(parameter_specs: Any, optimizer: optax.GradientTransformation) -> TrainState:
+def train_state_specs(
+    parameter_specs: Any, optimizer: optax.GradientTransformation, trained: Any = None
+) -> TrainState:
     """Declares the whole train state, so that init, layouts and checkpoints see one tree.
 
     A moment of a parameter has that parameter's logical axes; a factored moment those of the
-    dimensions that it kept; anything else is replicated.
+    dimensions that it kept; anything else is replicated. `trained` is the part of the tree that
+    the optimizer sees, with None elsewhere; all of it by default.
     """
-    state = _optimizer_specs(parameter_specs, optimizer)
+    state = _optimizer_specs(parameter_specs if trained is None else trained, optimizer)
     return TrainState(ParamSpec((), jnp.dtype(jnp.int32), Constant(0), ()), parameter_specs, state)
 
 

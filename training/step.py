@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from model import Load, Transformer, balance_loss, correct_routers, with_parameters
+from model import Load, Transformer, balance_loss, correct_routers, parameter_roles, with_parameters
+from model.lora import joined, trained_part
 from training.loss import token_losses, weighted_sum
 from training.optimizer import Hyperparameters, Rule, clip
 from training.state import TrainState
@@ -64,18 +65,19 @@ def make_train_step(
     def train_step(
         state: TrainState, batch: Batch, numbers: Hyperparameters
     ) -> tuple[TrainState, Metrics]:
-        sums, grads = _mean_gradient(model, state.parameters, batch, grad_accum)
+        trained = trained_part(state.parameters, parameter_roles(model))
+        sums, grads = _mean_gradient(model, trained, state.parameters, batch, grad_accum)
         weight = sums.weight
         loss = sums.loss / jnp.maximum(weight, 1.0)
         with jax.named_scope("optimizer"):
             grad_norm = optax.tree.norm(grads)
             finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
             updates, optimizer = rule(numbers).update(
-                clip(grads, grad_norm, numbers["clip_norm"]), state.optimizer, state.parameters
+                clip(grads, grad_norm, numbers["clip_norm"]), state.optimizer, trained
             )
-            parameters = correct_routers(
-                model.config.moe, optax.apply_updates(state.parameters, updates), sums.loads
-            )
+            parameters = joined(optax.apply_updates(trained, updates), state.parameters)
+            if model.trains_routers:
+                parameters = correct_routers(model.config.moe, parameters, sums.loads)
             apply = finite & (weight > 0)
             kept = TrainState(
                 state.step + 1,
@@ -100,13 +102,15 @@ def make_eval_step(model: Transformer) -> Callable[[Any, Batch], tuple[jax.Array
 
 
 def _mean_gradient(
-    model: Transformer, parameters: Any, batch: Batch, grad_accum: int
+    model: Transformer, trained: Any, parameters: Any, batch: Batch, grad_accum: int
 ) -> tuple[Sums, Any]:
-    """Sums over all microbatches, and the gradient of the mean objective."""
+    """Sums over all microbatches, and the gradient of the mean objective by what is trained."""
+
+    def value(part: Any, microbatch: Batch) -> tuple[jax.Array, Sums]:
+        return objective(model, joined(part, parameters), microbatch)
 
     def gradient(microbatch: Batch) -> tuple[Sums, Any]:
-        value_and_grad = jax.value_and_grad(lambda p: objective(model, p, microbatch), has_aux=True)
-        (_, sums), grads = value_and_grad(parameters)
+        (_, sums), grads = jax.value_and_grad(value, has_aux=True)(trained, microbatch)
         return sums, grads
 
     if grad_accum == 1:

@@ -87,3 +87,31 @@ GPT_OSS: Names = {
     "layers/moe/experts/down": ("mlp.experts.down_proj", "E F D"),
     "layers/moe/experts/down_bias": ("mlp.experts.down_proj_bias", "E D"),
 }
+
+
+def factor_names(names: Names) -> Names:
+    """Names and forms of the factors of every kernel whose tensor is a matrix.
+
+    "(N H) D -> D N H" gives lora_A "r D -> D r" and lora_B "(N H) r -> r N H".
+    """
+    found = {}
+    for path, (name, form) in names.items():
+        left, arrow, _ = form.partition("->")
+        if not arrow or not path.endswith("/kernel") or "E" in left:
+            continue
+        rows, columns = _two_axes(left.strip())
+        module = name.removesuffix(".weight")
+        inputs, outputs = columns.strip("()"), rows.strip("()")
+        base = path.removesuffix("kernel")
+        found[f"{base}lora_down"] = (f"{module}.lora_A.weight", f"r {columns} -> {inputs} r")
+        found[f"{base}lora_up"] = (f"{module}.lora_B.weight", f"{rows} r -> r {outputs}")
+    return found
+
+
+def _two_axes(text: str) -> tuple[str, str]:
+    """ "(N H) D" -> "(N H)", "D"."""
+    if text.startswith("("):
+        rows, _, columns = text.partition(") ")
+        return f"{rows})", columns
+    rows, _, columns = text.partition(" ")
+    return rows, columns

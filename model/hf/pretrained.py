@@ -16,6 +16,7 @@ from model.build import build_model
 from model.hf.config_json import CARRIED, read_config
 from model.hf.folder import Folder
 from model.hf.load import read_parameters
+from model.lora import without_factors
 from model.parameters import parameter_specs, with_parameters
 from model.placement import Placement
 from model.transformer import Transformer
@@ -64,7 +65,7 @@ def load_hf(path: str | Path, dtype: str = "float32", device: Any = None) -> Pre
 
 def load_parameters(folder: Folder, model: Transformer, mesh: Mesh) -> Any:
     """The parameters of a declared model from an open folder, laid out over the mesh."""
-    specs = parameter_specs(model)
+    specs = without_factors(parameter_specs(model))
     return read_parameters(folder, model.config, specs, mesh, model.placement.rules)
 
 

@@ -55,7 +55,7 @@ def save_hf(model: Pretrained, path: str | Path, *, max_file_bytes: int = MAX_FI
     for name, keys in files.items():
         contents = {key: _tensor(tensors[key], fetch) for key in keys}
         if first:
-            _write_safetensors(contents, path / f".{name}")
+            write_safetensors(contents, path / f".{name}")
     if first:
         _replace_older(path, list(files))
         _write_json(path / CONFIG, written)
@@ -136,7 +136,8 @@ def _fetcher(parameters: Any) -> Callable[[int, int | None], np.ndarray]:
     return fetch
 
 
-def _write_safetensors(contents: dict[str, np.ndarray], path: Path) -> None:
+def write_safetensors(contents: dict[str, np.ndarray], path: Path) -> None:
+    """Writes tensors by name, for PyTorch to read."""
     from safetensors.numpy import save_file
 
     save_file(contents, path, metadata={"format": "pt"})

@@ -64,7 +64,11 @@ def initial_state(setup: Setup) -> TrainState:
     """The run's first state, drawn once on one device and laid out on the setup's mesh."""
     plain = small_config("run.dir=/nowhere")
     config = replace(
-        plain, model=setup.config.model, optimizer=setup.config.optimizer, run=plain.run
+        plain,
+        model=setup.config.model,
+        adapter=setup.config.adapter,
+        optimizer=setup.config.optimizer,
+        run=plain.run,
     )
     return jax.tree.map(
         lambda x, like: jax.device_put(x, like.sharding), _drawn(config), setup.abstract_state()
