@@ -37,7 +37,7 @@ def main(run: Run, sweep: Sweep, arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         _speak_utf8()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    asked = get_args_parser().parse_args(words)
+    asked = get_args_parser().parse_intermixed_args(words)
     flags = _without(words, asked.overrides)
     try:
         _refuse_flags(asked)

@@ -78,7 +78,9 @@ def _print_table(results: Sequence[Result], sweep_dir: Path) -> None:
     table = Table(title=None, pad_edge=False)
     numeric = {"job", *(column[0] for column in COLUMNS)}
     for heading in headings:
-        table.add_column(heading, justify="right" if heading in numeric else "left")
+        table.add_column(
+            heading, justify="right" if heading in numeric else "left", overflow="fold"
+        )
     best = min(results, key=lambda result: result.goal)
     for line, result in zip(lines, results, strict=True):
         bad = result.exit_code not in (0, None)

@@ -117,6 +117,13 @@ def test_flags_that_lead_nowhere_are_refused(words, named, command_line, capsys,
     assert _files(tmp_path) == []
 
 
+def test_flags_may_stand_between_overrides(command_line, capsys):
+    assert command_line("train.steps=7", "--cfg", "job", "seed=3") == 0
+    said = capsys.readouterr().out
+    assert "steps: 7" in said
+    assert "seed: 3" in said
+
+
 def test_an_unexpected_error_exits_1_with_its_traceback(command_line, capsys):
     command_line.behaviour = lambda config: 1 // 0
     assert command_line("run.dir=RUN") == 1
