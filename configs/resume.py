@@ -22,7 +22,15 @@ from configs.schema import Config
 READS_RUN = ("eval", "generate", "export")  # modes that need a trained run
 
 # About this command, never about the run.
-_OF_THE_COMMAND = ("mode", "run.dir", "checkpoint.resume", "generate", "export", "compile_cache")
+_OF_THE_COMMAND = (
+    "mode",
+    "run.dir",
+    "checkpoint.resume",
+    "generate",
+    "export",
+    "compile_cache",
+    "profile",
+)
 # About the devices: only another training command inherits them.
 _OF_THE_MACHINE = ("mesh", "context_parallel", "attention", "init")
 # What the saved state depends on, or the order of the data; but for what changes neither.

@@ -99,6 +99,16 @@ def _decay_within(config: Config, _: Sizes) -> Iterator[str]:
         )
 
 
+@rule("mode", "train.steps", "profile.start", "profile.steps")
+def _profile_within(config: Config, _: Sizes) -> Iterator[str]:
+    profile, steps = config.profile, config.train.steps
+    if profile.start is not None and trains(config) and profile.start + profile.steps - 1 > steps:
+        yield (
+            f"profile.start={profile.start} and profile.steps={profile.steps} go past "
+            f"train.steps={steps}; profile.start={max(1, steps - profile.steps + 1)} would fit"
+        )
+
+
 @rule("mode", "data.eval_fraction")
 def _something_held_out(config: Config, _: Sizes) -> Iterator[str]:
     if config.mode == "eval" and config.data.eval_fraction == 0:

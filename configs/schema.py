@@ -300,6 +300,24 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LogConfig:
+    """Measurements beyond those of every step; 0 compiles nothing of them."""
+
+    norms_every: int = key("Steps between norms of each layer's gradient and parameters; 0: none.")
+    histograms_every: int = key(
+        "Steps between histograms of each layer's gradient and parameters; 0: none."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProfileConfig:
+    """A trace for TensorBoard's profile plugin."""
+
+    start: int | None = key("First step that is traced; null traces none.")
+    steps: int = key("Steps that are traced.")
+
+
+@dataclass(frozen=True, kw_only=True)
 class GenerateConfig:
     prompt: str = key("Text to continue.")
     tokens: int = key("How many tokens to add.")
@@ -347,5 +365,7 @@ class Config:
     optimizer: OptimizerConfig = key("Optimizer.")
     schedule: ScheduleConfig = key("Learning-rate schedule.")
     checkpoint: CheckpointConfig = key("Checkpoints.")
+    log: LogConfig = key("Further measurements in TensorBoard.")
+    profile: ProfileConfig = key("Profiles.")
     generate: GenerateConfig = key("Generation.")
     export: ExportConfig = key("Export.")

@@ -46,9 +46,11 @@ class DecoderLayer(nnx.Module):
         self, x_BTD: jax.Array, tokens: Tokens, attend: Attend
     ) -> tuple[jax.Array, tuple[Any, Load | None]]:
         """The next activations, and what `attend` gave back with the load of the experts."""
-        y, cache = self.attention(_normed(self.attention_norm, x_BTD), tokens.rope, attend)
+        with jax.named_scope("attention"):
+            y, cache = self.attention(_normed(self.attention_norm, x_BTD), tokens.rope, attend)
         x_BTD = self._residual(x_BTD + _normed(self.attention_post_norm, y))
-        y, load = self._feed_forward(_normed(self.mlp_norm, x_BTD), tokens)
+        with jax.named_scope("mlp"):
+            y, load = self._feed_forward(_normed(self.mlp_norm, x_BTD), tokens)
         return self._residual(x_BTD + _normed(self.mlp_post_norm, y)), (cache, load)
 
     def _feed_forward(self, x: jax.Array, tokens: Tokens) -> tuple[jax.Array, Load | None]:

@@ -19,6 +19,7 @@ from training.feed import Feed
 from training.metrics import MetricsLog
 from training.optimizer import hyperparameters
 from training.phases import Phases
+from training.profile import Profile
 from training.rates import Rates, memory_values
 from training.schedule import learning_rate
 from training.setup import Setup
@@ -50,6 +51,7 @@ class TrainLoop:
     console: Progress
     stop: StopSignal
     rates: Rates
+    profile: Profile
     clock: Phases = field(default_factory=Phases)
     eval_step: Compiled | None = None
     _unread: tuple[int, float, dict[str, Any]] | None = None
@@ -73,7 +75,7 @@ class TrainLoop:
         number = at.step + 1
         rate = self._learning_rate(number)
         numbers = hyperparameters(self.setup.config.optimizer, rate)
-        with self.clock.phase("device"):
+        with self.profile.before(number), self.clock.phase("device"):
             state, metrics = self.step.call(at.state, batch, numbers)
         self._read_metrics(at)
         self._unread = (number, rate, metrics)
@@ -98,6 +100,8 @@ class TrainLoop:
             with self.clock.phase("logging"):
                 progress = {"tokens": at.tokens, "epoch": self.train_data.epoch(number)}
                 self._log(number, self._values(values, rate, times) | progress)
+        if self.profile.after(number):
+            self._start_step_time()
         if not values["finite"] or not math.isfinite(values["param_norm"]):
             raise NotFiniteError(_not_finite(number, values))
 

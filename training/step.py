@@ -33,8 +33,9 @@ def batch_sums(model: Transformer, parameters: Any, batch: Batch) -> Sums:
     """Sum of the batch's token losses, the number of scored tokens, and the experts' loads."""
     filled = with_parameters(model, parameters)
     out = filled.forward(batch["tokens"], batch["positions"], batch["segment_ids"])
-    losses = token_losses(out.logits, batch["targets"])
-    return Sums(*weighted_sum(losses, batch["weights"]), out.loads)
+    with jax.named_scope("loss"):
+        losses = token_losses(out.logits, batch["targets"])
+        return Sums(*weighted_sum(losses, batch["weights"]), out.loads)
 
 
 def loss_sum(model: Transformer, parameters: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:

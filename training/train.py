@@ -19,6 +19,7 @@ from training.hparams import session_end
 from training.loop import TrainLoop
 from training.metrics import MetricsLog, read_metrics
 from training.plan import rank_pairs
+from training.profile import Profile
 from training.rates import Rates
 from training.run_lock import sole_writer
 from training.setup import Setup
@@ -60,6 +61,7 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
             console=keep(Progress(last_step, at.step, primary)),
             stop=stop,
             rates=Rates.of(setup),
+            profile=keep(Profile(config.profile, run_dir)),
         )
         if at.step and "eval_loss" not in read_metrics(run_dir).get(at.step, {}):
             loop.evaluate_if_due(at, last_step)  # the run was stopped before it came to this

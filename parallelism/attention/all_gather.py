@@ -50,6 +50,7 @@ def backward(
     return own, _give_back(gradients, task.plan, task.axis)
 
 
+@jax.named_scope("exchange")
 def _collect(keys: Keys, plan: Plan, axis: str | None) -> Keys:
     """The blocks of keys that the stage of the plan speaks of, in its order."""
     if axis is None:
@@ -60,6 +61,7 @@ def _collect(keys: Keys, plan: Plan, axis: str | None) -> Keys:
     return jax.tree.map(lambda *x: lax.concatenate(x, 0), *parts)
 
 
+@jax.named_scope("exchange")
 def _give_back(gradients: KeyGradients, plan: Plan, axis: str | None) -> KeyGradients:
     """The transpose of `_collect`: each block's gradients, summed on the rank it belongs to."""
     if axis is None:

@@ -115,6 +115,7 @@ def _loop(
     return lax.scan(body, carry, varying)[0]
 
 
+@jax.named_scope("exchange")
 def _send(tree: TreeT, shift: int | None, task: Task) -> TreeT:
     """Hand blocks to the rank `shift` further on, and take those of the rank as far behind."""
     if not shift or task.axis is None:

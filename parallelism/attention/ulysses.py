@@ -30,6 +30,7 @@ def attend_by_heads(
     return _exchange(out, setup, to_heads=False)
 
 
+@jax.named_scope("exchange")
 def _exchange(x: jax.Array, setup: AttentionSetup, *, to_heads: bool) -> jax.Array:
     """[B, T, N, H] from one sharding to the other."""
     by_tokens, by_heads = (

@@ -25,6 +25,7 @@ from training.modes import run
 BOARD = (
     "train.steps=6", "train.eval_every=3", "checkpoint.every=3", "mesh.context=2", "mesh.data=4",
     "context_parallel.layout=contiguous", "data.pack=true",
+    "profile.start=4", "profile.steps=1",
 )  # fmt: skip
 # The CPU reports no memory and has no known peak; a new run restores nothing.
 ELSEWHERE = {"mfu", "mfu_full_square", "bytes_in_use", "peak_bytes_in_use", "restore_seconds"}
@@ -165,6 +166,13 @@ def test_charts_are_grouped_by_what_one_asks(board: Any) -> None:
     layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
     assert [c.title for c in layout.category] == ["loss", "speed", "time split", "memory"]
     assert list(layout.category[0].chart[0].multiline.tag) == ["^learning/loss$", "^eval/avg_loss$"]
+
+
+def test_a_profile_names_the_parts_of_a_step(config: Config) -> None:
+    (trace,) = Path(config.run.dir).glob("plugins/profile/*/*.xplane.pb")
+    recorded = trace.read_bytes()
+    for scope in (b"attention", b"exchange", b"mlp", b"loss", b"optimizer"):
+        assert b"jit(train_step)" in recorded and b"/" + scope + b"/" in recorded, scope
 
 
 def test_the_parts_of_a_step_add_up_to_it(board: Any) -> None:
