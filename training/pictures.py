@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from PIL import Image, ImageDraw, ImageFont
 from tensorboardX.proto.summary_pb2 import Summary
 
-_WIDTH, _HEIGHT, _MARGIN = 900, 420, 60
+_WIDTH, _HEIGHT, _MARGIN = 640, 400, 40
 _INK, _PALE, _PAPER = (40, 40, 40), (150, 150, 150), (255, 255, 255)
 _COLORS = ((33, 113, 181), (217, 95, 14), (35, 139, 69), (117, 107, 177), (203, 24, 29))
 
@@ -20,7 +20,7 @@ def bar_chart(title: str, series: Mapping[str, np.ndarray]) -> Image.Image:
     """Numbers [C] of several series side by side, a group of bars a rank, from zero up."""
     image = Image.new("RGB", (_WIDTH, _HEIGHT), _PAPER)
     draw = ImageDraw.Draw(image)
-    _write(draw, (_MARGIN, 12), title, 18)
+    _write(draw, (_MARGIN, 12), title, 20)
     top = max(int(values.max()) for values in series.values())
     num_ranks = len(next(iter(series.values())))
     group = (_WIDTH - 2 * _MARGIN) / num_ranks
@@ -32,8 +32,8 @@ def bar_chart(title: str, series: Mapping[str, np.ndarray]) -> Image.Image:
     every = math.ceil(30 / group)
     for rank in range(0, num_ranks, every):
         center = _MARGIN + (rank + 0.5) * group
-        _write(draw, (center, _HEIGHT - 46), str(rank), 13, anchor="ma")
-    _write(draw, (_WIDTH / 2, _HEIGHT - 24), "context rank", 13, anchor="ma")
+        _write(draw, (center, _HEIGHT - 47), str(rank), 15, anchor="ma")
+    _write(draw, (_WIDTH / 2, _HEIGHT - 24), "context rank", 15, anchor="ma")
     draw.line((_MARGIN, _HEIGHT - 50, _WIDTH - _MARGIN, _HEIGHT - 50), fill=_INK)
     _legend(draw, [f"{name}: max {int(values.max()):,}" for name, values in series.items()])
     return image
@@ -88,9 +88,9 @@ def _bar(draw: ImageDraw.ImageDraw, x: float, width: float, part: float, color: 
 
 def _legend(draw: ImageDraw.ImageDraw, names: Sequence[str]) -> None:
     for number, name in enumerate(names):
-        x = _MARGIN + number * 300
+        x = _MARGIN + number * 280
         draw.rectangle((x, 46, x + 14, 60), fill=_COLORS[number])
-        _write(draw, (x + 22, 44), name, 14)
+        _write(draw, (x + 22, 44), name, 16)
 
 
 def _split(shape: Mapping[str, int]) -> tuple[dict[str, int], dict[str, int]]:
