@@ -86,9 +86,9 @@ def test_a_window_brings_only_the_blocks_it_reaches():
     assert "all-gather" not in program_work(two_layers_text(case), unknown_trips=1).collectives
 
 
-@pytest.mark.parametrize("cp", [2, 4, 8])
+@pytest.mark.parametrize("cp", [2, 5])
 def test_a_ring_sends_keys_and_values_once_around(cp):
-    case = Case(strategy="ring", cp=cp, seq_len=64, num_kv_heads=2)
+    case = Case(strategy="ring", cp=cp, seq_len=80, num_kv_heads=2)
     _, keys, values, tokens = sizes(case)
     work = program_work(forward_text(case))
     assert work.collectives == {"collective-permute": 3 * (cp - 1)}
@@ -127,8 +127,15 @@ def test_no_gather_and_no_array_of_sequence_by_sequence(strategy):
     assert max(map(math.prod, array_shapes(text))) < case.seq_len**2 / 2
 
 
-@pytest.mark.parametrize("strategy", ["all_gather", "ring", "ulysses"])
-@pytest.mark.parametrize(("layout", "cp"), [("zigzag", 4), ("zigzag", 3), ("striped", 2)])
+@pytest.mark.parametrize(
+    ("strategy", "layout", "cp"),
+    [
+        ("all_gather", "zigzag", 4),
+        ("all_gather", "striped", 2),
+        ("ring", "zigzag", 3),
+        ("ulysses", "zigzag", 4),
+    ],
+)
 def test_the_compiled_program_computes_the_planned_pairs(strategy, layout, cp):
     case = Case(
         strategy=strategy, layout=layout, cp=cp, seq_len=192, block_size=8, num_heads=12, batch=1

@@ -52,6 +52,7 @@ def test_rows_and_shards_with_nothing_to_attend_to_give_zeros(strategy):
         assert (found[name][1] == 0).all()
 
 
+@pytest.mark.slow
 def test_bfloat16_error_does_not_grow_with_cp():
     case = Case(cp=1, seq_len=256, block_size=32, batch=1, dtype="bfloat16")
     alone = errors(case)
