@@ -301,7 +301,7 @@ class CheckpointConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LogConfig:
-    """Measurements beyond those of every step; 0 compiles nothing of them."""
+    """Measurements beyond those of every step; docs/tensorboard.md shows them."""
 
     norms_every: int = key("Steps between norms of each layer's gradient and parameters; 0: none.")
     histograms_every: int = key(

@@ -25,7 +25,9 @@ class Compiled(NamedTuple):
 
 def compile_train_step(setup: Setup, feed: Feed) -> Compiled:
     """Compiles (state, batch, numbers) -> (state, metrics); the state's buffers are donated."""
-    step = make_train_step(setup.model, setup.rule, setup.config.train.grad_accum)
+    step = make_train_step(
+        setup.model, setup.rule, setup.config.train.grad_accum, setup.layer_stats
+    )
     state = setup.abstract_state()
     replicated = NamedSharding(setup.mesh, PartitionSpec())
     jitted = jax.jit(

@@ -91,6 +91,7 @@ class TrainLoop:
             return
         number, rate, metrics = self._unread
         self._unread = None
+        layers = metrics.pop("layers", None)
         with self.clock.phase("device"):
             values = jax.device_get(metrics)
         times = self._step_times()
@@ -100,6 +101,8 @@ class TrainLoop:
             with self.clock.phase("logging"):
                 progress = {"tokens": at.tokens, "epoch": self.train_data.epoch(number)}
                 self._log(number, self._values(values, rate, times) | progress)
+        with self.clock.phase("logging"):
+            self._log_layers(number, layers)
         if self.profile.after(number):
             self._start_step_time()
         if not values["finite"] or not math.isfinite(values["param_norm"]):
@@ -135,6 +138,15 @@ class TrainLoop:
     def _log(self, number: int, values: dict[str, Any]) -> None:
         self.metrics.write(number, values)
         self.console.step(number, values)
+
+    def _log_layers(self, number: int, layers: Any) -> None:
+        stats = self.setup.layer_stats
+        if stats is None or not stats.due(number):
+            return
+        measured = jax.device_get(layers)
+        self.metrics.write(number, stats.scalars(number, measured))
+        for histogram in stats.histograms(number, measured):
+            self.metrics.summary(histogram, number)
 
     def _pauses(self, step: int, last_step: int) -> bool:
         every = (self.setup.config.train.eval_every, self.setup.config.checkpoint.every)

@@ -71,10 +71,10 @@ class MetricsLog:
         if self._events is not None:
             self._events.text(self.first_step, tag, text)
 
-    def summary(self, summary: Summary) -> None:
-        """Shows a picture, hyperparameters or a layout in TensorBoard, at the first step."""
+    def summary(self, summary: Summary, step: int | None = None) -> None:
+        """Shows a picture, a histogram or the like in TensorBoard; at the first step by default."""
         if self._events is not None:
-            self._events.summary(self.first_step, summary)
+            self._events.summary(self.first_step if step is None else step, summary)
 
     def flush(self) -> None:
         """Returns when every point so far is with the operating system."""

@@ -13,6 +13,7 @@ from configs.validate import resolve
 from model import Placement, Transformer, build_model, parameter_roles, parameter_specs
 from model.lora import trained_part
 from parallelism import AXES, DEFAULT_RULES, AttentionSetup, Layout, Rules, make_mesh
+from training.layer_stats import LayerStats
 from training.optimizer import Rule, hyperparameters, update_rule
 from training.state import TrainState, train_state_specs
 
@@ -32,6 +33,12 @@ class Setup:
     def layout(self) -> Layout:
         """The order in which rows are dealt out over the context axis."""
         return self.model.placement.row_layout
+
+    @property
+    def layer_stats(self) -> LayerStats | None:
+        """What is measured of each layer, if the config asks for anything."""
+        stats = LayerStats(self.config.log, self.specs.parameters)
+        return stats if stats.enabled else None
 
     def abstract_state(self) -> TrainState:
         """Shape, dtype and sharding of every array of the train state."""

@@ -13,12 +13,13 @@ import optax
 
 from model import Load, Transformer, balance_loss, correct_routers, parameter_roles, with_parameters
 from model.lora import joined, trained_part
+from training.layer_stats import LayerStats
 from training.loss import token_losses, weighted_sum
 from training.optimizer import Hyperparameters, Rule, clip
 from training.state import TrainState
 
 Batch = dict[str, jax.Array]
-Metrics = dict[str, jax.Array]
+Metrics = dict[str, Any]
 
 
 class Sums(NamedTuple):
@@ -54,13 +55,15 @@ def objective(model: Transformer, parameters: Any, batch: Batch) -> tuple[jax.Ar
 
 
 def make_train_step(
-    model: Transformer, rule: Rule, grad_accum: int
+    model: Transformer, rule: Rule, grad_accum: int, layer_stats: LayerStats | None = None
 ) -> Callable[[TrainState, Batch, Hyperparameters], tuple[TrainState, Metrics]]:
     """The function (state, batch, numbers) -> (next state, metrics).
 
     The loss and its gradient are those of the global mean over scored tokens, whatever the
     number of microbatches and devices. When either is not finite, or nothing is scored,
     parameters and optimizer state stay as they are; `metrics["finite"]` tells.
+    `metrics["layers"]` is there with `layer_stats`: of the gradient before clipping, and of the
+    parameters after the update.
     """
 
     def train_step(
@@ -85,7 +88,7 @@ def make_train_step(
                 _select(apply, parameters, state.parameters),
                 _select(apply, optimizer, state.optimizer),
             )
-        return kept, {
+        metrics = {
             "loss": loss,
             "weight": weight,
             "padding_fraction": jnp.mean(batch["segment_ids"] == 0),
@@ -93,6 +96,9 @@ def make_train_step(
             "param_norm": optax.tree.norm(kept.parameters),
             "finite": finite,
         }
+        if layer_stats is not None:
+            metrics["layers"] = layer_stats.measure(kept.step, grads, kept.parameters)
+        return kept, metrics
 
     return train_step
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from PIL import Image
@@ -17,15 +18,17 @@ from tensorboard.plugins.hparams import metadata
 from configs import Config
 from data import open_data
 from tests.training.small import small_config
+from training.checkpoint import Checkpoints
 from training.hparams import session_start
 from training.metric_table import METRICS
 from training.metrics import MetricsLog
 from training.modes import run
+from training.setup import open_setup
 
 BOARD = (
     "train.steps=6", "train.eval_every=3", "checkpoint.every=3", "mesh.context=2", "mesh.data=4",
     "context_parallel.layout=contiguous", "data.pack=true",
-    "profile.start=4", "profile.steps=1",
+    "profile.start=4", "profile.steps=1", "log.norms_every=3", "log.histograms_every=6",
 )  # fmt: skip
 # The CPU reports no memory and has no known peak; a new run restores nothing.
 ELSEWHERE = {"mfu", "mfu_full_square", "bytes_in_use", "peak_bytes_in_use", "restore_seconds"}
@@ -75,7 +78,7 @@ def values(board: Any, tag: str) -> dict[int, float]:
 
 def test_every_scalar_of_the_table_is_written_when_the_table_says(board: Any) -> None:
     expected = {metric.tag for name, metric in METRICS.items() if name not in ELSEWHERE}
-    assert set(board.Tags()["scalars"]) == expected
+    assert {tag for tag in board.Tags()["scalars"] if not tag.startswith("layers/")} == expected
     steps = {
         "each logged step": [1, 2, 3, 4, 5, 6],
         "each save": [3, 6],
@@ -166,6 +169,38 @@ def test_charts_are_grouped_by_what_one_asks(board: Any) -> None:
     layout = layout_pb2.Layout.FromString(event.tensor_proto.string_val[0])
     assert [c.title for c in layout.category] == ["loss", "speed", "time split", "memory"]
     assert list(layout.category[0].chart[0].multiline.tag) == ["^learning/loss$", "^eval/avg_loss$"]
+
+
+def test_norms_of_layers_add_up_to_the_global_ones(board: Any) -> None:
+    for kind in ("grad", "param"):
+        tags = [tag for tag in board.Tags()["scalars"] if tag.startswith(f"layers/{kind}_norm/")]
+        groups = {tag.removeprefix(f"layers/{kind}_norm/") for tag in tags}
+        assert {"000", "001"} < groups and "002" not in groups
+        overall = values(board, f"learning/{kind}_norm")
+        for step in (3, 6):
+            parts = [values(board, tag)[step] for tag in tags]
+            assert math.hypot(*parts) == pytest.approx(overall[step], rel=1e-5)
+        assert all(list(values(board, tag)) == [3, 6] for tag in tags)
+
+
+def test_histograms_of_layers_count_every_parameter(config: Config, board: Any) -> None:
+    with Checkpoints(Path(config.run.dir) / "checkpoints") as checkpoints:
+        saved = checkpoints.restore_latest(open_setup(config, jax.devices()).abstract_state())
+    assert saved is not None
+    leaves = [np.asarray(leaf) for leaf in jax.tree.leaves(saved.state.parameters)]
+    tags = [tag for tag in board.Tags()["histograms"] if tag.startswith("layers/param/")]
+    drawn = [board.Histograms(tag) for tag in tags]
+    assert all([event.step for event in events] == [6] for events in drawn)
+    shown = [events[0].histogram_value for events in drawn]
+    assert sum(h.num for h in shown) == sum(leaf.size for leaf in leaves)
+    small = sum(
+        count
+        for h in shown
+        for limit, count in zip(h.bucket_limit, h.bucket, strict=True)
+        if -(2.0**-6) < limit <= 2.0**-6
+    )
+    expected = sum(((leaf > -(2.0**-6)) & (leaf <= 2.0**-6)).sum() for leaf in leaves)
+    assert small == expected
 
 
 def test_a_profile_names_the_parts_of_a_step(config: Config) -> None:
