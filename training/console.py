@@ -1,4 +1,4 @@
-"""What the terminal says: one line a step, a progress bar on a tty; train.log keeps all of it.
+"""What the terminal says: one line a step, a live view on a tty; train.log keeps all of it.
 
     with log_to(run_dir, primary=jax.process_index() == 0):
         announce("mesh", "data=1 fsdp=4 context=2 tensor=1, 8 CPU devices")
@@ -100,39 +100,40 @@ def _ours_or_warning(record: logging.LogRecord) -> bool:
 
 
 class Progress:
-    """The lines of a training loop, or its progress bar where stdout is a terminal.
+    """The lines of a training loop, or their live view where stdout is a terminal.
 
     Lines read `step 12/200 loss=3.2012 grad_norm=0.981 ... eta=0:01:23`; a field whose value is
     missing is left out. train.log has the lines in both cases.
     """
 
-    def __init__(self, total_steps: int, start_step: int = 0, primary: bool = True) -> None:
+    def __init__(
+        self,
+        total_steps: int,
+        start_step: int = 0,
+        primary: bool = True,
+        checkpoint_every: int | None = None,
+    ) -> None:
         self._total = total_steps
         self._start_step = start_step
         self._start = time.monotonic()
-        self._bar = _bar() if primary and sys.stdout.isatty() else None
-        self._task = (
-            self._bar.add_task("", total=total_steps, completed=start_step, shown="")
-            if self._bar
-            else None
-        )
+        live = primary and sys.stdout.isatty()
+        self._live = _live_view(total_steps, start_step, checkpoint_every) if live else None
 
     def step(self, step: int, values: Mapping[str, Any]) -> None:
         """Shows a finished step; `values` as given to MetricsLog.write."""
-        shown = _fields(_STEP_FIELDS, values)
-        line = f"step {step}/{self._total} {shown} eta={self._eta(step)}"
-        log.info(line, extra=_FILE_ONLY if self._bar else None)
-        if self._bar and self._task is not None:
-            brief = _fields(_STEP_FIELDS[:1] + _STEP_FIELDS[3:4], values)
-            self._bar.update(self._task, completed=step, shown=brief)
+        shown, eta = _fields(_STEP_FIELDS, values), self._eta(step)
+        line = f"step {step}/{self._total} {shown} eta={eta}"
+        log.info(line, extra=_FILE_ONLY if self._live else None)
+        if self._live:
+            self._live.update(step, values, eta)
 
     def evaluated(self, step: int, values: Mapping[str, Any]) -> None:
         """Shows an evaluation made after `step`."""
         log.info("eval %d/%d %s", step, self._total, _fields(_EVAL_FIELDS, values))
 
     def __enter__(self) -> Progress:
-        if self._bar:
-            self._bar.start()
+        if self._live:
+            self._live.start()
         return self
 
     def __exit__(
@@ -141,8 +142,8 @@ class Progress:
         error: BaseException | None,
         tb: TracebackType | None,
     ) -> None:
-        if self._bar:
-            self._bar.stop()
+        if self._live:
+            self._live.stop()
 
     def _eta(self, step: int) -> str:
         done = max(step - self._start_step, 1)
@@ -158,28 +159,14 @@ def _fields(fields: tuple[tuple[str, str, str], ...], values: Mapping[str, Any])
     )
 
 
-def _bar() -> Any:
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.progress import Progress as RichProgress
+def _live_view(total_steps: int, start_step: int, checkpoint_every: int | None) -> Any:
+    from training.live import LiveView
 
-    return RichProgress(
-        TextColumn("step"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("{task.fields[shown]}"),
-        TextColumn("eta"),
-        TimeRemainingColumn(),
-        refresh_per_second=4,
-    )
+    return LiveView(total_steps, start_step, checkpoint_every)
 
 
 class _Terminal(logging.Handler):
-    """Prints to whatever sys.stdout and sys.stderr are now (the bar and pytest swap them).
+    """Prints to whatever sys.stdout and sys.stderr are now (the view and pytest swap them).
 
     A terminal that cannot show a character or a pipe that nobody reads ends no run.
     """

@@ -58,7 +58,7 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
             eval_data=ready.eval_data,
             checkpoints=checkpoints,
             metrics=metrics,
-            console=keep(Progress(last_step, at.step, primary)),
+            console=keep(Progress(last_step, at.step, primary, config.checkpoint.every)),
             stop=stop,
             rates=Rates.of(setup),
             profile=keep(Profile(config.profile, run_dir)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import pty
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from training.console import Progress, announce, log_to
+from training.live import sparkline
 
 VALUES = {
     "loss": 3.20123,
@@ -92,17 +94,19 @@ import sys
 from training.console import Progress, announce, log_to
 with log_to(sys.argv[1]):
     announce("mesh", "größe=1")
-    with Progress(3) as progress:
+    with Progress(3, checkpoint_every=4) as progress:
         for step in (1, 2, 3):
-            progress.step(step, {"loss": 2.5 - step / 2, "tokens_per_second": 1000.0})
+            times = {"step_time_seconds": 0.5, "data_wait_seconds": 0.1, "bytes_in_use": 2**31}
+            speed = {"tokens_per_second": 1000.0, "mfu": 0.4125, **times}
+            progress.step(step, {"loss": 2.5 - step / 2, **speed})
         announce("done", "step 3")
 """
 
 
-def test_a_terminal_shows_a_bar_and_train_log_the_lines(tmp_path: Path) -> None:
+def test_a_terminal_shows_a_live_view_and_train_log_the_lines(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "110", "PYTHONIOENCODING": "utf-8"}
     subprocess.run(command, check=True, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     shown = read_all(ours)
@@ -110,7 +114,10 @@ def test_a_terminal_shows_a_bar_and_train_log_the_lines(tmp_path: Path) -> None:
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
     assert "mesh: größe=1" in text
     assert "done: step 3" in text
-    assert re.search(r"step 3/3 .* loss=1\.0000 tokens/s=1000 eta", text)
+    assert re.search(r"step 3/3 .*eta 0:00:00", text)
+    assert "loss 1.0000 █▅▁" in text
+    facts = "tokens/s 1,000 · step 0.500 s · data wait 20% · MFU 41.2% · memory 2.0 GiB"
+    assert f"{facts} · checkpoint in 0" in text
     assert "step 1/3 loss" not in text
     assert re.findall(r"step \d/3 loss=\d\.\d{4}", read_log(tmp_path)) == [
         "step 1/3 loss=2.0000",
@@ -128,6 +135,13 @@ def read_all(terminal: int) -> str:
     except OSError:
         pass
     return content.decode()
+
+
+def test_a_sparkline_has_means_of_stretches_between_the_least_and_the_greatest() -> None:
+    assert sparkline([3, 2, 1], 10) == "█▅▁"
+    assert sparkline([8, 6, 4, 4, 1, -1], 3) == "█▅▁"
+    assert sparkline([1, math.nan, 1], 10) == "▁?▁"
+    assert sparkline([0, math.inf, 7], 10, "01234567") == "0?7"
 
 
 def test_a_pipe_that_nobody_reads_ends_no_run(tmp_path: Path) -> None:
