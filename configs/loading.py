@@ -32,9 +32,11 @@ _PATHS = (
     "data.token_cache",
     "data.chat_template",
     "init.from_hf",
+    "generate.prompts",
     "export.path",
     "compile_cache",
 )
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model")
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ def load_with_overrides(
     taken = inherited(str(get(tree, "mode")), lent, _explicit(good, known, config_dir))
     taken = {key: value for key, value in taken.items() if _put(tree, key, value)}
     _choose_run_dir(tree)
+    brought = _tokenizer_of_folder(tree)
     config, wrong = from_tree(tree)
     problems += [*wrong.values(), *validate(config, wrong)]
     if not wrong:
@@ -93,7 +96,8 @@ def load_with_overrides(
         raise ConfigError(problems)
     told = [text for text, override in zip(told, good, strict=True) if override.key != "run.dir"]
     assigned = [assign(key, value) for key, value in taken.items()]
-    return Loaded(config, [*told, *assigned], assigned, run_dir_is_given)
+    brought = [assign(key, value) for key, value in brought.items()]
+    return Loaded(config, [*told, *assigned, *brought], assigned, run_dir_is_given)
 
 
 def get(tree: Any, key: str) -> Any:
@@ -120,8 +124,10 @@ def _explicit(
 def _saved_run(tree: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:
     """The saved values of the run that the command points at, and what is wrong with them."""
     mode, run_dir = get(tree, "mode"), get(tree, "run.dir")
-    if run_dir is None and mode in READS_RUN:
-        return None, [f"run.dir=null: mode={mode} needs a trained run; run.dir=RUN"]
+    if run_dir is None and mode in READS_RUN and get(tree, "init.from_hf") is None:
+        return None, [
+            f"run.dir=null: mode={mode} needs a trained run; run.dir=RUN, or init.from_hf=FOLDER"
+        ]
     if not isinstance(run_dir, str) or not run_dir or get(tree, "checkpoint.resume") == "never":
         return None, []
     try:
@@ -137,6 +143,18 @@ def _choose_run_dir(tree: dict[str, Any]) -> None:
     name = get(tree, "run.name")
     if get(tree, "run.dir") is None:
         _put(tree, "run.dir", propose_dir(name if isinstance(name, str) else "unnamed"))
+
+
+def _tokenizer_of_folder(tree: dict[str, Any]) -> dict[str, Any]:
+    """Sets data.tokenizer, where it is null and text is read, to that of init.from_hf."""
+    folder, key = get(tree, "init.from_hf"), "data.tokenizer"
+    without_text = get(tree, "data.source") in ("synthetic", "tokens")
+    if not isinstance(folder, str) or without_text or get(tree, key) is not None:
+        return {}
+    if not any((Path(folder) / name).is_file() for name in _TOKENIZERS):
+        return {}
+    _put(tree, key, folder)
+    return {key: folder}
 
 
 def _make_absolute(tree: dict[str, Any]) -> None:

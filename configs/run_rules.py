@@ -113,6 +113,15 @@ def _profile_within(config: Config, _: Sizes) -> Iterator[str]:
 def _something_held_out(config: Config, _: Sizes) -> Iterator[str]:
     if config.mode == "eval" and config.data.eval_fraction == 0:
         yield "data.eval_fraction=0: mode=eval needs held-out documents; 0.02 holds out one in 50"
+    if trains(config) and config.data.eval_fraction == 1:
+        yield "data.eval_fraction=1: must be in [0, 1), or nothing is left to train on; 0.02 fits"
+
+
+@rule("mode", "generate.prompts")
+def _prompts(config: Config, _: Sizes) -> Iterator[str]:
+    path = config.generate.prompts
+    if path is not None and config.mode == "generate" and not Path(path).is_file():
+        yield f"generate.prompts={path}: there is no such file"
 
 
 @rule("run.name")

@@ -202,7 +202,8 @@ class InitConfig:
     strategy: Literal["two_stage", "single_graph"] = key("How parameters are drawn; same bits.")
     from_hf: str | None = key(
         "Hugging Face folder (config.json and safetensors) to start from; the model is taken from "
-        "its config.json unless model= says otherwise."
+        "its config.json unless model= says otherwise. Without run.dir, eval, generate and export "
+        "read it too."
     )
     stack_bytes: int = key("Largest stack of draws alive at once, in bytes per device.")
 
@@ -232,7 +233,9 @@ class DataConfig:
     )
     seed: int = key("Seed of the order of the data.")
     epochs: int | None = key("Passes over the data; null repeats for ever.")
-    eval_fraction: float = key("Part of the documents held out for evaluation, in [0, 1).")
+    eval_fraction: float = key(
+        "Part of the documents held out for evaluation; 1, all of them, is for mode=eval."
+    )
     eval_rows: int | None = key("Rows of the eval split that are scored; null scores all.")
     prefetch: int = key("Batches prepared ahead by background threads.")
     text_field: str | None = key(
@@ -241,7 +244,8 @@ class DataConfig:
         "text",
     )
     tokenizer: str | None = key(
-        "A tokenizer.json, a folder with one, or a SentencePiece .model; null: bytes are tokens.",
+        "A tokenizer.json, a folder with one, or a SentencePiece .model; null: that of "
+        "init.from_hf if it has one, else bytes are tokens.",
         None,
     )
     eos_token: str | None = key(
@@ -320,6 +324,10 @@ class ProfileConfig:
 @dataclass(frozen=True, kw_only=True)
 class GenerateConfig:
     prompt: str = key("Text to continue.")
+    prompts: str | None = key(
+        "File with a prompt a line, in place of generate.prompt; prints a JSON object a line."
+    )
+    batch: int = key("How many prompts of the file are continued at once.")
     tokens: int = key("How many tokens to add.")
     temperature: float = key(
         "0 takes the likeliest token; 1 samples from the model's distribution."

@@ -17,10 +17,13 @@ def split_documents(
     The documents whose names hash lowest are held out, so that the choice depends on no seed and
     hardly changes when files are added. Where eval_fraction is less than one document (one big
     file, say), the tail of the longest document is held out instead. The eval part is without
-    documents where eval_fraction is 0 or leaves it no token.
+    documents where eval_fraction is 0 or leaves it no token, the train part where it is 1.
     """
     lengths = documents.lengths
     num_documents = len(lengths)
+    if eval_fraction == 1:
+        everything = np.ones(num_documents, bool)
+        return _whole(documents, ~everything), _whole(documents, everything)
     if eval_fraction * num_documents >= 1:
         num_held = min(round(eval_fraction * num_documents), num_documents - 1)
         held = np.zeros(num_documents, bool)

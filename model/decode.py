@@ -17,21 +17,29 @@ from parallelism import AttentionMask
 
 
 class Cache(NamedTuple):
-    """Keys and values of all layers, [L, B, S, K, H], of which the first `length` are filled."""
+    """Keys and values of all layers, [L, B, S, K, H], of which the first `length` are filled.
+
+    Rows end together: a shorter row has `padding` more slots in front, int32 [B], which nothing
+    attends to. With padding 2, the slots of a row hold the positions - - 0 1 2 3.
+    """
 
     key: jax.Array
     value: jax.Array
     length: jax.Array
+    padding: jax.Array
 
 
-def empty_cache(config: ModelConfig, batch: int, slots: int, dtype: jnp.dtype) -> Cache:
-    """A cache with room for `slots` tokens a row."""
+def empty_cache(
+    config: ModelConfig, batch: int, slots: int, dtype: jnp.dtype, padding: Any = 0
+) -> Cache:
+    """A cache with room for `slots` tokens a row, `padding` ones included: an integer, or [B]."""
     shape = (config.num_layers, batch, slots, config.num_kv_heads)
     value_dim = config.head_dim if config.latent.kv_rank is None else config.latent.value_dim
     return Cache(
         jnp.zeros((*shape, config.head_dim), dtype),
         jnp.zeros((*shape, value_dim), dtype),
         jnp.zeros((), jnp.int32),
+        jnp.broadcast_to(jnp.asarray(padding, jnp.int32), (batch,)),
     )
 
 
@@ -41,15 +49,15 @@ def extend(model: Transformer, tokens_BT: jax.Array, cache: Cache) -> tuple[jax.
     Returns the logits of the new tokens, float32 [B, T, V], and the longer cache. The caller
     keeps the length within the cache's slots.
     """
-    positions_BT = cache.length + jnp.broadcast_to(
-        jnp.arange(tokens_BT.shape[1], dtype=jnp.int32), tokens_BT.shape
-    )
+    new_T = cache.length + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)
+    positions_BT = new_T - cache.padding[:, None]
 
     def attend_with(layer: tuple[jax.Array, jax.Array]) -> Attend:
         def attend(query: jax.Array, key: jax.Array, value: jax.Array, **rule: Any) -> Any:
             keys = jax.lax.dynamic_update_slice_in_dim(layer[0], key, cache.length, axis=1)
             values = jax.lax.dynamic_update_slice_in_dim(layer[1], value, cache.length, axis=1)
-            return cached_attention(query, keys, values, positions_BT, **rule), (keys, values)
+            out = cached_attention(query, keys, values, positions_BT, cache.padding, **rule)
+            return out, (keys, values)
 
         return attend
 
@@ -57,7 +65,7 @@ def extend(model: Transformer, tokens_BT: jax.Array, cache: Cache) -> tuple[jax.
         model.embed(tokens_BT), positions_BT, attend_with, (cache.key, cache.value)
     )
     logits = model.logits(model.final_norm(x_BTD))
-    return logits, Cache(key, value, cache.length + tokens_BT.shape[1])
+    return logits, Cache(key, value, cache.length + tokens_BT.shape[1], cache.padding)
 
 
 def cached_attention(
@@ -65,13 +73,14 @@ def cached_attention(
     key_BSKH: jax.Array,
     value_BSKH: jax.Array,
     positions_BT: jax.Array,
+    padding_B: jax.Array,
     *,
     mask: AttentionMask,
     scale: float,
     soft_cap: float | None = None,
     sinks: jax.Array | None = None,
 ) -> jax.Array:
-    """Attention of a few queries over a cache whose slot s holds position s."""
+    """Attention of a few queries over a cache whose slot s holds position s - padding."""
     batch, length, heads, width = query_BTNH.shape
     kv_heads = key_BSKH.shape[2]
     query = query_BTNH.reshape(batch, length, kv_heads, heads // kv_heads, width)
@@ -81,8 +90,10 @@ def cached_attention(
     if soft_cap is not None:
         scores = soft_cap * jnp.tanh(scores / soft_cap)
     least, most = mask.reach
-    distance = positions_BT[:, None, None, :, None] - jnp.arange(key_BSKH.shape[1])
-    scores = jnp.where((distance >= least) & (distance <= most), scores, -1e30)
+    slots_BS = jnp.arange(key_BSKH.shape[1]) - padding_B[:, None]
+    distance = positions_BT[:, :, None] - slots_BS[:, None, :]
+    attended_BTS = (distance >= least) & (distance <= most) & (slots_BS >= 0)[:, None, :]
+    scores = jnp.where(attended_BTS[:, None, None], scores, -1e30)
     if sinks is not None:
         column = sinks.astype(jnp.float32).reshape(1, kv_heads, -1, 1, 1)
         column = jnp.broadcast_to(column, (*scores.shape[:-1], 1))

@@ -10,8 +10,12 @@ import jax
 jax.config.update("jax_num_cpu_devices", 8)
 
 # Tests that compile for TPU (the extra tpu-aot brings libtpu), and tests of exports that want
-# torch and transformers to load them.
-_WANTS = {"*_tpu.py": ("libtpu",), "*_transformers.py": ("torch", "transformers")}
+# torch and transformers to load them, and that of the GGUF converter.
+_WANTS = {
+    "*_tpu.py": ("libtpu",),
+    "*_transformers.py": ("torch", "transformers"),
+    "*_gguf_to_hf.py": ("gguf",),
+}
 collect_ignore_glob = [
     pattern for pattern, names in _WANTS.items() if not all(map(importlib.util.find_spec, names))
 ]

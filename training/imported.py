@@ -54,11 +54,17 @@ def read_folder(setup: Setup) -> Any:
     return load_parameters(Folder(folder), setup.model, setup.mesh)
 
 
+def starts_from_folder(config: Config) -> bool:
+    """Whether eval, generate and export read init.from_hf: there is no run to read."""
+    return config.init.from_hf is not None and saved_values(config.run.dir) is None
+
+
 def write_folder(setup: Setup, parameters: Any, run_dir: Path) -> Path:
     """Writes export.path, with what belongs beside the weights of the folder the run began with."""
     config, model, specs = setup.config, setup.model, setup.specs.parameters
     path = Path(config.export.path or "")
-    origin = (saved_values(run_dir) or {}).get("init.from_hf")
+    saved = saved_values(run_dir) or {"init.from_hf": config.init.from_hf}
+    origin = saved.get("init.from_hf")
     if config.export.form == "peft":
         factors = (factors_only(specs), factors_only(parameters))
         save_peft(config.model, config.adapter, factors, path, origin)

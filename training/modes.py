@@ -19,8 +19,13 @@ from training.console import announce, log, log_to, to_terminal
 from training.devices import start_devices
 from training.evaluate import evaluate
 from training.feed import Feed
-from training.generate import generate
-from training.imported import with_model_of_folder, write_folder
+from training.generate import generate, read_prompts, shown
+from training.imported import (
+    read_folder,
+    starts_from_folder,
+    with_model_of_folder,
+    write_folder,
+)
 from training.loop import NotFiniteError
 from training.plan import fallback_lines, print_plan
 from training.run_lock import RunInUseError
@@ -74,7 +79,11 @@ def _log(config: Config) -> AbstractContextManager[None]:
 
 
 def _saved_parameters(setup: Setup, run_dir: Path) -> tuple[int, Any]:
-    """Step and parameters of the newest readable checkpoint."""
+    """Step and parameters of the newest readable checkpoint; without a run, of init.from_hf."""
+    if starts_from_folder(setup.config):
+        if setup.config.adapter.name != "none":
+            raise ConfigError(["adapter=lora: its factors are in a run, which run.dir=RUN names"])
+        return 0, read_folder(setup)
     with Checkpoints(run_dir / "checkpoints") as checkpoints:
         restored, _ = restore(
             {"parameters": setup.abstract_state().parameters}, checkpoints, partial=True
@@ -102,16 +111,15 @@ def _evaluate(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
 def _generate(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
     options, config = setup.config.generate, setup.config
     tokenizer = open_tokenizer(config.data, config.model.vocab_size)
-    prompt = [*tokenizer.prefix, *tokenizer.encode(options.prompt)]
-    if not prompt:
+    texts = read_prompts(options)
+    prompts = [[*tokenizer.prefix, *tokenizer.encode(text)] for text in texts]
+    if not all(prompts):
         raise ConfigError(["generate.prompt is empty; give it at least one token to continue"])
     _, parameters = _saved_parameters(setup, run_dir)
-    tokens = []
-    for token in generate(setup.model, parameters, prompt, options, tokenizer):
-        tokens.append(token)
-        if stop.requested:
-            break
-    print(options.prompt + tokenizer.decode(tokens))
+    found = generate(setup.model, parameters, prompts, options, tokenizer, stop)
+    for text, tokens in zip(texts, found, strict=False):
+        answer = tokenizer.decode(tokens)
+        print(shown(text, answer) if options.prompts else text + answer, flush=True)
     return stop.exit_code
 
 

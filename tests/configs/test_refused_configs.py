@@ -41,6 +41,8 @@ REFUSED = [
     ("checkpoint.every=0", ["checkpoint.every=0", "at least 1"]),
     ("optimizer.b1=1.5", ["optimizer.b1=1.5", "[0, 1)"]),
     ("data.eval_fraction=1", ["data.eval_fraction=1", "[0, 1)"]),
+    ("data.eval_fraction=1.1", ["data.eval_fraction=1.1", "[0, 1]"]),
+    ("mode=generate init.from_hf=. generate.prompts=none", ["generate.prompts=", "no such file"]),
     ("optimizer.clip_norm=0", ["optimizer.clip_norm=0", "above 0", "null"]),
     ("seed=4294967296", ["seed=4294967296", "4294967295"]),
     ("mesh.data=0", ["mesh.data=0", "at least 1, or -1"]),
