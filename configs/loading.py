@@ -96,8 +96,8 @@ def load_with_overrides(
         raise ConfigError(problems)
     told = [text for text, override in zip(told, good, strict=True) if override.key != "run.dir"]
     assigned = [assign(key, value) for key, value in taken.items()]
-    brought = [assign(key, value) for key, value in brought.items()]
-    return Loaded(config, [*told, *assigned, *brought], assigned, run_dir_is_given)
+    told += [assign(key, value) for key, value in brought.items()]
+    return Loaded(config, [*told, *assigned], assigned, run_dir_is_given)
 
 
 def get(tree: Any, key: str) -> Any:
