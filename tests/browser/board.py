@@ -25,7 +25,7 @@ from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.support.wait import WebDriverWait
 
 PAGES = {
-    "scalars": "scalars&tagFilter=learning%2F(loss%7Cgrad_norm%7Cperplexity)%7Cperf%2Fdevice_s",
+    "scalars": "scalars&tagFilter=learning%2F(loss%7Cgrad_norm)%7Cperf%2F(device_s%7Ctokens_p)",
     "hparams": "hparams",
     "images": "images",
     "text": "text",
@@ -38,11 +38,12 @@ _FLAGS = (
 )  # fmt: skip
 # TensorBoard's pages are trees of shadow roots, which innerText does not enter.
 _WALK = """
-const found = {text: [], images: []};
+const found = {text: [], images: [], labels: 0};
 const walk = node => {
   if (node.nodeType === 3) found.text.push(node.textContent.trim());
   if (node.nodeName === 'STYLE' || node.nodeName === 'SCRIPT') return;
   if (node.nodeName === 'IMG' && node.complete) found.images.push(node.naturalWidth);
+  if (node.nodeName === 'text') found.labels += 1;
   if (node.shadowRoot) walk(node.shadowRoot);
   for (const child of node.childNodes) walk(child);
 };
@@ -91,6 +92,19 @@ class Board:
             return widths if len(widths) >= count else None
 
         return self._wait(shown, lambda: f"the page never showed {count} pictures")
+
+    def axis_labels(self, count: int) -> int:
+        """Numbers at the axes of charts, once there are so many: then the charts are drawn."""
+
+        def shown(driver: webdriver.Chrome) -> int | None:
+            labels: int = driver.execute_script(_WALK)["labels"]
+            return labels if labels >= count else None
+
+        return self._wait(shown, lambda: f"the charts never had {count} numbers at their axes")
+
+    def resize(self, width: int, height: int) -> None:
+        """Gives the window a size in pixels."""
+        self._driver.set_window_size(width, height)
 
     def save(self, path: Path) -> None:
         """Writes a small PNG of what the window shows."""
@@ -162,10 +176,13 @@ def save_pages(log_dir: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     with open_board(log_dir) as board:
         for page, expected in _SIGHTS.items():
+            board.resize(1900 if page == "hparams" else 1280, 500 if page == "hparams" else 900)
             board.open(page)
             board.text(*expected)
             if page == "images":
                 board.image_widths(2)
+            if page.endswith("scalars"):
+                board.axis_labels(40)
             board.save(target / f"tensorboard_{page}.png")
 
 

@@ -45,6 +45,7 @@ def test_scalars_show_both_runs(board: Board) -> None:
     lines = board.text("learning/loss", "learning/grad_norm", "straight").splitlines()
     assert {"resumed", "straight"} <= set(lines)
     assert lines.count("learning/loss") == 1, "one chart for both runs"
+    assert board.axis_labels(20) >= 20, "the charts are drawn"
 
 
 def test_hparams_compare_the_runs_with_their_metrics(board: Board) -> None:
