@@ -1,6 +1,13 @@
 """Meshes, sharding rules, parameter initialisation, sequence layouts and attention over them."""
 
-from parallelism.attention import AttentionMask, AttentionSetup, attended_pairs, attention, balance
+from parallelism.attention import (
+    AttentionMask,
+    AttentionSetup,
+    UnsupportedError,
+    attended_pairs,
+    attention,
+    balance,
+)
 from parallelism.exchange import exchange
 from parallelism.init import InitProgram, init_sharded, plan_init
 from parallelism.initializers import Constant, Normal, TruncatedNormal
@@ -23,6 +30,7 @@ __all__ = [
     "ParamSpec",
     "Rules",
     "TruncatedNormal",
+    "UnsupportedError",
     "attended_pairs",
     "attention",
     "balance",

@@ -13,6 +13,7 @@ import jax
 from configs import Config, ConfigError
 from data import DataError, open_data, open_tokenizer
 from model import HFError
+from parallelism import UnsupportedError
 from training.checkpoint import CheckpointError, Checkpoints
 from training.compile import compile_eval_step
 from training.console import announce, log, log_to, to_terminal
@@ -35,7 +36,9 @@ from training.start import restore
 from training.train import train
 
 REFUSED, FAILED = 2, 1
-_REFUSALS = (ConfigError, DataError, CheckpointError, HFError, RunInUseError)
+_REFUSALS = (
+    ConfigError, DataError, CheckpointError, HFError, RunInUseError, UnsupportedError,
+)  # fmt: skip
 
 
 def run(config: Config) -> int:

@@ -33,6 +33,10 @@ class Request:
     dtype: str | None = None
 
 
+class UnsupportedError(ValueError):
+    """A combination of strategy, kernel, layout and features that attention cannot compute."""
+
+
 def unsupported(setup: AttentionSetup, request: Request, kernel: str | None = None) -> str | None:
     """Why a setup cannot do what is asked, with the values and a way out; None if it can.
 
@@ -44,8 +48,8 @@ def unsupported(setup: AttentionSetup, request: Request, kernel: str | None = No
 def choose_kernel(setup: AttentionSetup, request: Request) -> str:
     """The kernel that computes; `auto` takes splash on TPU where it can, and xla elsewhere.
 
-    cuDNN has not been run on a GPU yet, so it has to be asked for by name. Raises ValueError for
-    what is not supported, and for a kernel of another platform.
+    cuDNN has not been run on a GPU yet, so it has to be asked for by name. Raises UnsupportedError
+    for what is not supported, and for a kernel of another platform.
     """
     kernel = setup.kernel
     if kernel == "auto":
@@ -56,7 +60,7 @@ def choose_kernel(setup: AttentionSetup, request: Request) -> str:
     if reason is None and home != setup.platform:
         reason = f"attention.kernel={kernel} runs on {home}, the devices here are {setup.platform}"
     if reason is not None:
-        raise ValueError(reason)
+        raise UnsupportedError(reason)
     return kernel
 
 

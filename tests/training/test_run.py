@@ -134,6 +134,13 @@ def test_epochs_end_a_run_early(tmp_path: Path) -> None:
     assert 1 <= max(history(tmp_path / "run")) < 10
 
 
+def test_a_kernel_of_other_devices_is_refused_by_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert train(tmp_path, "attention.kernel=splash", "data.seq_len=1024") == 2
+    assert "attention.kernel=splash runs on tpu" in capsys.readouterr().err
+
+
 def test_a_missing_input_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_text("\n  \n")
