@@ -53,7 +53,8 @@ def main() -> None:
     for _ in range(options.rounds):
         for name, step in sides.items():
             times[name].append(_timed(step))
-    _report(options.dtype, {name: _medians(rounds[1:]) for name, rounds in times.items()})
+    case = ", ".join([options.dtype, *options.overrides])
+    _report(case, {name: _medians(rounds[1:]) for name, rounds in times.items()})
 
 
 def _plain(dtype: str) -> Callable[[], Any]:
@@ -113,9 +114,9 @@ def _medians(rounds: list[tuple[float, float]]) -> tuple[float, float]:
     return statistics.median(r[0] for r in rounds), statistics.median(r[1] for r in rounds)
 
 
-def _report(dtype: str, medians: dict[str, tuple[float, float]]) -> None:
+def _report(case: str, medians: dict[str, tuple[float, float]]) -> None:
     tokens = 8 * 512
-    print(f"{dtype}, {os.cpu_count()} cores, {platform.machine()}, JAX {jax.__version__}")
+    print(f"{case}; {os.cpu_count()} cores, {platform.machine()}, JAX {jax.__version__}")
     print(f"{'':10} {'step s':>8} {'CPU s':>8} {'tokens/s':>10} {'tokens/CPU-s':>13}")
     for name, (wall, cpu) in medians.items():
         print(f"{name:10} {wall:8.3f} {cpu:8.3f} {tokens / wall:10.0f} {tokens / cpu:13.0f}")
@@ -123,7 +124,7 @@ def _report(dtype: str, medians: dict[str, tuple[float, float]]) -> None:
     print(f"foldtext over plain: tokens/s {ratios[0]:.2f}, tokens/CPU-s {ratios[1]:.2f}")
     path = Path(__file__).with_suffix(".json")
     results = json.loads(path.read_text()) if path.exists() else {}
-    results[dtype] = {
+    results[case] = {
         "seconds": {name: m[0] for name, m in medians.items()},
         "cpu_seconds": {name: m[1] for name, m in medians.items()},
         "tokens_per_second_ratio": ratios[0],

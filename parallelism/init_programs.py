@@ -7,6 +7,7 @@ no second stage: their one program makes the parameter itself.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from functools import partial
 
@@ -28,7 +29,7 @@ from parallelism.kinds import Kind, Member
 Made = Iterator[tuple[str, jax.Array]]
 
 
-class Programs:
+class Programs(ABC):
     """Programs that `lower` traces, `compile` compiles and `run` runs with any key."""
 
     num_programs = 1
@@ -44,12 +45,12 @@ class Programs:
     def compile(self) -> None:
         self.compiled = [program.compile() for program in self.lowered]
 
+    @abstractmethod
     def run(self, root: np.ndarray) -> Made:
         """Yields the parameters with their paths. `root`: key data, uint32 [2]."""
-        raise NotImplementedError
 
-    def _lower(self) -> Sequence[jax.stages.Lowered]:
-        raise NotImplementedError
+    @abstractmethod
+    def _lower(self) -> Sequence[jax.stages.Lowered]: ...
 
 
 class ConstantProgram(Programs):
