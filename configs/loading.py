@@ -89,7 +89,8 @@ def load_with_overrides(
     _choose_run_dir(tree)
     brought = _tokenizer_of_folder(tree)
     config, wrong = from_tree(tree)
-    problems += [*wrong.values(), *validate(config, wrong)]
+    model_is_known = config.init.from_hf is None
+    problems += [*wrong.values(), *validate(config, wrong, model_is_known=model_is_known)]
     if not wrong:
         problems += [*checkpoint_problems(config), *resume_problems(saved or {}, config)]
     if problems:

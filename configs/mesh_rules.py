@@ -93,33 +93,3 @@ def _widths_over_tensor(config: Config, sizes: Sizes) -> Iterator[str]:
                 f"{key}={value} is not a multiple of mesh.tensor={tensor}; "
                 f"mesh.tensor={divisors(common)} would fit"
             )
-
-
-@rule(
-    "context_parallel.strategy",
-    "model.num_heads",
-    "model.num_kv_heads",
-    "mesh.context",
-    "mesh.tensor",
-)
-def _heads_over_context(config: Config, sizes: Sizes) -> Iterator[str]:
-    cp, tensor = sizes["context"], sizes["tensor"]
-    heads, kv_heads = config.model.num_heads, config.model.num_kv_heads
-    if config.context_parallel.strategy != "ulysses" or cp is None or cp == 1 or tensor is None:
-        return
-    if heads % tensor or kv_heads % tensor or heads % kv_heads:
-        return  # another rule speaks
-    local, local_kv = heads // tensor, kv_heads // tensor
-    fits = [d for d in range(1, local + 1) if _ulysses_fits(local, local_kv, d)]
-    if cp not in fits:
-        yield (
-            f"mesh.context={cp} with context_parallel.strategy=ulysses: each rank takes a share of "
-            f"the heads, so {cp} must divide model.num_heads({heads}) / mesh.tensor({tensor}) = "
-            f"{local}, and divide model.num_kv_heads({kv_heads}) / mesh.tensor({tensor}) = "
-            f"{local_kv} or be a multiple of it; mesh.context={', '.join(map(str, fits))} would "
-            "fit, or another strategy"
-        )
-
-
-def _ulysses_fits(heads: int, kv_heads: int, cp: int) -> bool:
-    return heads % cp == 0 and (kv_heads % cp == 0 or cp % kv_heads == 0)

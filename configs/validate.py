@@ -5,22 +5,26 @@ from __future__ import annotations
 from collections.abc import Collection, Set
 from dataclasses import replace
 
-from configs import data_rules, mesh_rules, model_rules, run_rules  # noqa: F401  (they add their rules)
+from configs import attention_rules, data_rules, mesh_rules, model_rules, run_rules  # noqa: F401  (they add their rules)
 from configs.errors import ConfigError
-from configs.fields import read
+from configs.fields import leaves, read
 from configs.mesh_axes import FILL, resolve_axes
 from configs.ranges import range_problems
 from configs.rule import AXES, RULES, Sizes
 from configs.schema import Config
 
 
-def validate(config: Config, wrong: Collection[str] = ()) -> list[str]:
+def validate(
+    config: Config, wrong: Collection[str] = (), *, model_is_known: bool = True
+) -> list[str]:
     """Every problem that needs no devices; with mesh.simulate the device count is known.
 
-    `wrong` are keys that were refused already: rules that read them are not asked.
+    `wrong` are keys that were refused already: rules that read them are not asked. Neither are
+    those that read the model if it is not known, because a folder that is yet to be read names it.
     """
     problems = {key: text for key, text in range_problems(config) if key not in wrong}
-    bad = {*wrong, *problems}
+    unknown = () if model_is_known else (key for key in leaves() if key.startswith("model."))
+    bad = {*wrong, *problems, *unknown}
     return [*problems.values(), *_rule_problems(config, bad)]
 
 

@@ -20,6 +20,8 @@ class Placement:
 
     `reorder` says who folds rows into the attention's layout: "batch", the loader, once; or
     "attention", the model, which then runs in contiguous order and folds around each attention.
+    `packed=False` promises rows of one segment with padding at their ends alone: no token before
+    it sees it, so attention needs no segments.
     `constrain_activations=False` leaves activations to the compiler, for batches that are smaller
     than the mesh (generation).
     """
@@ -29,6 +31,7 @@ class Placement:
     )
     rules: Rules = DEFAULT_RULES
     reorder: Literal["batch", "attention"] = "batch"
+    packed: bool = True
     constrain_activations: bool = True
 
     @property

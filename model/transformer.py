@@ -77,8 +77,7 @@ class Transformer(nnx.Module):
         if positions_BT is None:
             order = self.placement.row_layout.permutation(tokens_BT.shape[1])
             positions_BT = jnp.broadcast_to(order, tokens_BT.shape)
-        attend = self._attend_within(segment_ids_BT)
-
+        attend = self._attend_within(segment_ids_BT if self.placement.packed else None)
         valid = None if segment_ids_BT is None else segment_ids_BT > 0
         x_BTD, _, loads = self.apply_layers(
             self.embed(tokens_BT), positions_BT, lambda _: attend, valid_BT=valid

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from configs import Config, ConfigError
+from configs.validate import validate
 from data import DataError, open_data, open_tokenizer
 from model import HFError
 from parallelism import UnsupportedError
@@ -47,15 +48,21 @@ def run(config: Config) -> int:
     0 done, 1 failed, 2 an input was refused, 143 or 130 stopped by SIGTERM or SIGINT with the
     state saved. Unexpected errors are logged with their traceback and raised.
     """
-    if config.mode == "plan":
-        print_plan(with_model_of_folder(config))
-        return 0
+    try:
+        config = _complete(config)
+        if config.mode == "plan":
+            print_plan(config)
+            return 0
+    except _REFUSALS as error:
+        with to_terminal():
+            log.error("%s", error)
+        return REFUSED
     with StopSignal() as stop:
         devices = start_devices(config)
         stop.install()  # jax.distributed took SIGTERM for itself
         with _log(config):
             try:
-                setup = open_setup(with_model_of_folder(config), devices)
+                setup = open_setup(config, devices)
                 _announce_mesh(setup)
                 return _MODES[config.mode](setup, Path(config.run.dir), stop)
             except _REFUSALS as error:
@@ -64,6 +71,16 @@ def run(config: Config) -> int:
             except NotFiniteError as error:
                 log.error("%s", error)
                 return FAILED
+
+
+def _complete(config: Config) -> Config:
+    """The config with the model of init.from_hf, checked once more before JAX starts."""
+    if config.init.from_hf is None:
+        return config
+    config = with_model_of_folder(config)
+    if problems := validate(config):
+        raise ConfigError(problems)
+    return config
 
 
 def _announce_mesh(setup: Setup) -> None:

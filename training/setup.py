@@ -8,6 +8,8 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from configs import ConfigError
+from configs.attention_rules import attention_problems
 from configs.schema import Config
 from configs.validate import resolve
 from model import Placement, Transformer, build_model, parameter_roles, parameter_specs
@@ -50,8 +52,14 @@ class Setup:
 
 
 def open_setup(config: Config, devices: list[jax.Device]) -> Setup:
-    """Declares a run on these devices; raises ConfigError when the mesh does not fit them."""
+    """Declares a run on these devices; raises ConfigError when the mesh does not fit them.
+
+    Or when their platform has not the attention kernel that the config names.
+    """
     config = resolve(config, len(devices))
+    problems = attention_problems(config, axis_sizes(config), devices[0].platform)
+    if problems:
+        raise ConfigError(problems)
     return declare_run(config, make_mesh(axis_sizes(config), devices))
 
 
@@ -88,4 +96,5 @@ def _placement(config: Config, mesh: Any, rules: Rules) -> Placement:
         ),
         rules=rules,
         reorder=config.context_parallel.reorder,
+        packed=config.data.pack,
     )

@@ -170,7 +170,7 @@ def _request(inputs: Inputs, scores: Scores) -> Request:
         segments=inputs.segments is not None,
         positions=inputs.positions is not None,
         sinks=inputs.sinks is not None,
-        soft_cap=scores.soft_cap is not None,
+        soft_cap=scores.soft_cap,
         seq_len=inputs.query.shape[1],
         num_heads=inputs.query.shape[2],
         head_dim=inputs.query.shape[3],

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 from jax.sharding import PartitionSpec as P
 
+from configs.attention_support import KERNELS, STRATEGIES
 from parallelism.layout import Layout
-
-STRATEGIES: Final = ("all_gather", "ring", "ulysses")
-KERNELS: Final = ("xla", "splash", "cudnn")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,9 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from configs.attention_support import LANES
 from parallelism.attention.blocks import AttentionMask
 from parallelism.attention.sharded import Inputs
-from parallelism.attention.support import LANES
 from parallelism.attention.tiles import Expand
 from parallelism.layout import Layout
 

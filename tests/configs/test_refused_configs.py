@@ -94,7 +94,34 @@ REFUSED = [
     ("model.num_kv_heads=3", ["num_heads=8", "num_kv_heads=3", "1, 2, 4, 8"]),
     (
         "context_parallel=ulysses model.num_heads=6 model.num_kv_heads=2 mesh.context=4",
-        ["num_heads(6)", "mesh.context=4", "mesh.context=1, 2, 6"],
+        ["num_heads(6)", "mesh.context=4", "mesh.context=1, 2, 3, 6"],
+    ),
+    # what attention cannot do
+    (
+        "attention.kernel=splash context_parallel=ring",
+        ["attention.kernel=splash", "strategy=ring", "all_gather or ulysses"],
+    ),
+    (
+        "attention.kernel=splash mesh.context=4 data.seq_len=768",
+        ["data.seq_len(768)", "mesh.context(4)", "multiple of 128", "512 or 1024"],
+    ),
+    ("attention.kernel=splash mesh.simulate=8", ["runs on tpu", "cpu", "auto or xla"]),
+    ("attention.kernel=cudnn", ["attention.kernel=cudnn", "data.pack=true", "auto or xla"]),
+    (
+        "attention.kernel=cudnn data.pack=false model.layer_pattern=local*5,global model.window=64",
+        ["attention.kernel=cudnn", "model.window=64", "auto or xla"],
+    ),
+    (
+        "attention.kernel=cudnn data.pack=false model.attention_soft_cap=50",
+        ["attention.kernel=cudnn", "model.attention_soft_cap=50", "auto or xla"],
+    ),
+    (
+        "attention.kernel=cudnn data.pack=false model.head_dim=20 model.compute_dtype=float32",
+        ["model.head_dim=20", "16 or 24", "float32", "model.compute_dtype=bfloat16"],
+    ),
+    (
+        "attention.kernel=cudnn data.pack=false context_parallel.layout=striped mesh.context=2",
+        ["attention.kernel=cudnn", "stripes", "layout=zigzag or contiguous"],
     ),
     ("model.head_dim=33", ["head_dim=33", "multiple of 2"]),
     ("model.remat=everything", ["remat=everything", "none, full, dots"]),
@@ -126,6 +153,23 @@ def test_a_refused_config_exits_2_and_names_the_key_and_the_rule(
     assert all(name in said for name in named), said
     assert command_line.ran == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_an_attention_kernel_can_do_is_not_refused():
+    for words in (
+        "attention.kernel=splash mesh.context=4 data.seq_len=1024",
+        "attention.kernel=cudnn data.pack=false mesh.context=2 model.sinks=true",
+        "mode=generate init.from_hf=. attention.kernel=cudnn",  # generating has its own attention
+    ):
+        assert "attention.kernel" not in "".join(_problems(words.split()))
+
+
+def _problems(overrides):
+    try:
+        load(overrides)
+    except ConfigError as error:
+        return error.problems
+    return []
 
 
 def test_every_problem_is_reported_at_once():

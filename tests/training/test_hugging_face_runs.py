@@ -57,6 +57,29 @@ def test_a_run_goes_from_folder_to_folder(tmp_path, capsys):
     assert carried["max_position_embeddings"] == 128
 
 
+@pytest.mark.parametrize("mode", ["train", "plan"])
+def test_what_attention_cannot_do_for_the_model_of_a_folder_is_refused_before_jax_starts(
+    mode, tmp_path, capfd, monkeypatch
+):
+    monkeypatch.setattr("training.modes.start_devices", None)
+    words = [f"mode={mode}", f"init.from_hf={OWN / 'gemma2'}", f"run.dir={tmp_path / 'run'}"]
+    words += ["attention.kernel=cudnn", "data.pack=false", *SHORT]
+    assert _command(*words) == 2
+    said = "".join(capfd.readouterr())
+    assert "attention.kernel=cudnn does no sliding windows (model.window=5)" in said
+    assert "model.attention_soft_cap=3.0" in said
+    words[3:5] = ["context_parallel.strategy=ulysses", "mesh.context=8"]
+    assert _command(*words) == 2
+    assert "model.num_heads(4) among mesh.context=8" in "".join(capfd.readouterr())
+
+
+def test_heads_of_a_folder_count_and_not_those_of_the_default_model():
+    words = (f"init.from_hf={OWN / 'qwen2'}", "mesh.tensor=16")
+    assert (
+        load(words).mesh.tensor == 16
+    )  # the default model has 8 heads; the folder is not read yet
+
+
 def test_an_unknown_model_is_refused_before_anything_is_compiled(tmp_path, capfd):
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     assert _command(f"init.from_hf={tmp_path}", f"run.dir={tmp_path / 'run'}", *SHORT) == 2
