@@ -160,9 +160,9 @@ class ModelConfig:
     init_std: float = key("Standard deviation of the truncated normal that draws matrices.")
     scan_layers: bool = key("Scan over layers (compile time flat in depth) or unroll; same values.")
     remat: str = key(
-        "What the backward pass recomputes: none (keeps all), full (keeps layer inputs), dots "
-        "(keeps matrix products), or comma-separated names of what is kept: query, key, value, "
-        "attention_out, mlp_gate, mlp_up, mlp_out."
+        "What the backward pass recomputes: none (keeps all), dots (keeps matrix products and "
+        "attention, which no one pays twice), full (keeps layer inputs), or comma-separated names "
+        "of what is kept: query, key, value, attention_out, mlp_gate, mlp_up, mlp_out."
     )
     param_dtype: Literal["float32", "bfloat16"] = key("Dtype in which parameters are stored.")
     compute_dtype: Literal["auto", "float32", "bfloat16"] = key(

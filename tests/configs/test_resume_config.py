@@ -75,7 +75,7 @@ def test_every_refused_change_is_listed(run):
         (["optimizer.lr=1e-4"], ["optimizer.lr: saved 0.003, now 0.0001"]),
         (["checkpoint.every=5"], ["checkpoint.every: saved 50, now 5"]),
         (["context_parallel=ring"], ["context_parallel.strategy: saved all_gather, now ring"]),
-        (["model.remat=full"], ["model.remat: saved none, now full"]),
+        (["model.remat=full"], ["model.remat: saved dots, now full"]),
         (["data.eval_rows=null"], ["data.eval_rows: saved 64, now null"]),
         (["init.strategy=single_graph"], ["init.strategy: saved two_stage, now single_graph"]),
         (
