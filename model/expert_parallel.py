@@ -16,7 +16,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from model.grouped import Weights, run_experts, serve
+from model.grouped import Product, Weights, grouped_product, run_experts, serve
 from model.mlp import Gating
 from model.placement import Placement
 from model.router import Routing
@@ -34,6 +34,7 @@ def serve_sharded(
     """`serve`, with tokens and experts on the mesh of the placement."""
     mesh, rules = placement.attention.mesh, placement.rules
     assert mesh is not None
+    product = grouped_product(placement.attention.platform)
     tokens = rules.spec(("batch", "sequence", None), x_BTD.shape, mesh)
     specs: dict[str, Any] = {
         name: rules.spec(placement.gathered(axes[name]), w.shape, mesh)
@@ -45,9 +46,9 @@ def serve_sharded(
     def body(x: jax.Array, routing: Routing, weights: Weights) -> jax.Array:
         weights = _bias_once(weights, tensor)
         if expert is None or mesh.shape[expert] == 1:
-            y = serve(x, routing, weights, gating)
+            y = serve(x, routing, weights, gating, product)
         else:
-            y = _exchange(x, routing, weights, gating, expert)
+            y = _exchange(x, routing, weights, gating, product, expert)
         return y if tensor is None else jax.lax.psum(y, tensor)
 
     of_routing: Any = Routing(tokens, tokens, tokens)  # type: ignore[arg-type]
@@ -70,7 +71,12 @@ def _bias_once(weights: Weights, tensor: Any) -> Weights:
 
 
 def _exchange(
-    x_BTD: jax.Array, routing: Routing, weights: Weights, gating: Gating, axis: str
+    x_BTD: jax.Array,
+    routing: Routing,
+    weights: Weights,
+    gating: Gating,
+    product: Product,
+    axis: str,
 ) -> jax.Array:
     """The outputs for this device's tokens, from experts of all ranks of the axis."""
     ranks, own = jax.lax.axis_size(axis), weights.gate.shape[0]
@@ -88,9 +94,8 @@ def _exchange(
     rows, ids = (jax.lax.all_to_all(x, axis, 0, 0) for x in (rows, ids))
 
     arrived = jnp.argsort(ids.reshape(-1), stable=True)
-    served = run_experts(
-        rows.reshape(-1, rows.shape[2])[arrived], ids.reshape(-1)[arrived], weights, gating
-    )
+    sorted_rows, ids = rows.reshape(-1, rows.shape[2])[arrived], ids.reshape(-1)[arrived]
+    served = run_experts(sorted_rows, ids, weights, gating, product)
     served = served[jnp.argsort(arrived)].reshape(rows.shape)
     served = jax.lax.all_to_all(served, axis, 0, 0)[rank_M, place_M]
     served = served[jnp.argsort(order)].reshape(*routing.experts.shape, -1)

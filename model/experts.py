@@ -10,7 +10,7 @@ from flax import nnx
 
 from configs.schema import ModelConfig
 from model.expert_parallel import serve_sharded
-from model.grouped import Weights, serve
+from model.grouped import Weights, grouped_product, serve
 from model.mlp import gating
 from model.parameters import VECTOR, Role, declare
 from model.placement import Placement
@@ -33,7 +33,7 @@ _BIAS_AXES: _Axes = {
 
 
 class Experts(nnx.Module):
-    """Gated MLPs side by side; products over all experts at once by `jax.lax.ragged_dot`."""
+    """Gated MLPs side by side; one grouped product over all experts at once."""
 
     def __init__(self, config: ModelConfig, placement: Placement) -> None:
         moe, dim, dtype = config.moe, config.embed_dim, jnp.dtype(config.param_dtype)
@@ -60,7 +60,8 @@ class Experts(nnx.Module):
             }
         )
         if self.placement.attention.mesh is None:
-            return serve(x_BTD, routing, weights, self.gating)
+            product = grouped_product(self.placement.attention.platform)
+            return serve(x_BTD, routing, weights, self.gating, product)
         return serve_sharded(
             x_BTD,
             routing,

@@ -21,7 +21,8 @@ _SIZES = {
     "num_attention_heads": "num_heads",
     "rms_norm_eps": "norm_eps",
 }
-_ACTIVATIONS = {"silu": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_OPTIONAL = frozenset(["query_scale", "attention_soft_cap", "logit_soft_cap", "latent.query_rank"])
 
 CARRIED = frozenset(
     ["bos_token_id", "eos_token_id", "pad_token_id", "max_position_embeddings"]
@@ -70,7 +71,7 @@ def read_config(values: Mapping[str, Any], name: str = "imported") -> ModelConfi
     for key, wanted in family.fixed.items():
         fields.expect(key, wanted)
     expert_dim = ours.get("moe.expert_dim", ours["mlp_dim"])
-    ours |= read_experts(fields, ours.get("moe.num_experts", 0), expert_dim)
+    ours |= read_experts(fields, family, ours.get("moe.num_experts", 0), expert_dim)
     fields.finish(_NO_EFFECT | family.ignored)
     return _build(ours)
 
@@ -95,8 +96,7 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
         **{key: value for key, value in family.fixed.items() if value not in (None, "noaux_tc")},
     }
     key = "hidden_activation" if config.family.startswith("gemma") else "hidden_act"
-    theirs = {ours: name for name, ours in _ACTIVATIONS.items()}
-    written[key] = theirs.get(config.activation, "silu")
+    written[key] = "gelu_pytorch_tanh" if config.activation == "gelu_tanh" else "silu"
     if config.latent.kv_rank is None:
         written["head_dim"] = config.head_dim
     _check_same(read_config(written, config.name), config)
@@ -105,11 +105,13 @@ def write_config(config: ModelConfig) -> dict[str, Any]:
 
 def _read_own(fields: Fields, family: Family) -> dict[str, Any]:
     """The keys of the family's own table; a bias of the attention is one of all projections."""
-    values = {ours: fields.take(key) for key, ours in family.fields.items()}
+    values = {
+        ours: fields.take(key) if ours in _OPTIONAL else fields.need(key)
+        for key, ours in family.fields.items()
+    }
     if "attention_bias" in values:
         values["attention_bias"] = "all" if values["attention_bias"] else "none"
-    optional = ("query_scale", "attention_soft_cap", "logit_soft_cap", "latent.query_rank")
-    return {k: v for k, v in values.items() if v is not None or k in optional}
+    return values
 
 
 def _write_own(config: ModelConfig, family: Family) -> dict[str, Any]:

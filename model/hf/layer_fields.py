@@ -14,18 +14,14 @@ _TYPES = {"full_attention": "global", "sliding_attention": "local"}
 
 def read_layers(fields: Fields, family: Family, num_layers: int) -> dict[str, Any]:
     """The fields layer_pattern and window of ModelConfig."""
-    window = fields.take("sliding_window")
-    if not fields.take("use_sliding_window", True):
-        window = None
-    kinds = _by_type(fields, num_layers) or _by_default(fields, family, window, num_layers)
-    for key in ("max_window_layers", "sliding_window_pattern", "_sliding_window_pattern"):
-        fields.take(key)
+    rotates, window = _rotates(fields, family, num_layers), _window(fields, family)
+    kinds = _by_type(fields, family, num_layers)
+    rule = _by_rule(fields, family, rotates)
+    if kinds is None:
+        kinds = ["global"] * num_layers if window is None else rule
     if "local" in kinds and window is None:
         raise HFError("config.json: layer_types has sliding_attention, but sliding_window is null")
-    kinds = [
-        kind if rotates else f"{kind}_nope"
-        for kind, rotates in zip(kinds, _rotates(fields, num_layers), strict=True)
-    ]
+    kinds = [k if rotated else f"{k}_nope" for k, rotated in zip(kinds, rotates, strict=True)]
     used = any(kind.startswith("local") for kind in kinds)
     return {"layer_pattern": write_pattern(tuple(kinds)), "window": window if used else None}
 
@@ -36,22 +32,38 @@ def write_layers(config: ModelConfig, family: Family) -> dict[str, Any]:
     kinds = [pattern[i % len(pattern)] for i in range(count)]
     names = {ours: theirs for theirs, ours in _TYPES.items()}
     types = [names[kind.removesuffix("_nope")] for kind in kinds]
-    written: dict[str, Any] = {"sliding_window": config.window}
+    written: dict[str, Any] = {}
+    if family.pattern is not None:
+        written["sliding_window"] = config.window
     if "use_sliding_window" in family.defaults:
         written["use_sliding_window"] = config.window is not None
-        written["max_window_layers"] = types.index(_FIRST_LOCAL) if _FIRST_LOCAL in types else count
-    if len(set(types)) > 1 or family.pattern is not None:
+    if family.pattern == "late":
+        local = "sliding_attention"
+        written["max_window_layers"] = types.index(local) if local in types else count
+    if _has_types(family):
         written["layer_types"] = types
     if "no_rope_layer_interval" in family.defaults:
         written["no_rope_layers"] = [int(not kind.endswith("_nope")) for kind in kinds]
-    return {key: value for key, value in written.items() if value is not None}
+    return written
 
 
-_FIRST_LOCAL = "sliding_attention"
+def _window(fields: Fields, family: Family) -> int | None:
+    if family.pattern is None:
+        return None
+    window = fields.take("sliding_window")
+    if "use_sliding_window" in family.defaults and not fields.take("use_sliding_window"):
+        return None
+    if window is not None and window < 1:
+        raise HFError(f"config.json: sliding_window={window}; it takes 1 or more, or null")
+    return window
 
 
-def _by_type(fields: Fields, num_layers: int) -> list[str] | None:
-    types = fields.take("layer_types")
+def _has_types(family: Family) -> bool:
+    return family.pattern not in (None, "local")
+
+
+def _by_type(fields: Fields, family: Family, num_layers: int) -> list[str] | None:
+    types = fields.take("layer_types") if _has_types(family) else None
     if types is None:
         return None
     unknown = sorted({str(t) for t in types} - _TYPES.keys())
@@ -63,52 +75,67 @@ def _by_type(fields: Fields, num_layers: int) -> list[str] | None:
     return [_TYPES[t] for t in types]
 
 
-def _by_default(fields: Fields, family: Family, window: int | None, num_layers: int) -> list[str]:
+def _by_rule(fields: Fields, family: Family, rotates: list[bool]) -> list[str]:
     """What transformers makes of a window without layer_types."""
-    if window is None:
-        return ["global"] * num_layers
-    if family.pattern is not None:
-        pattern = parse_pattern(family.pattern)
-        every = fields.take("sliding_window_pattern") or fields.take("_sliding_window_pattern")
-        if every is not None:
-            pattern = ("local",) * (every - 1) + ("global",)
-        return [pattern[i % len(pattern)] for i in range(num_layers)]
-    first = 0
-    if "max_window_layers" not in family.ignored:
+    if family.pattern is None:
+        is_local = [False for _ in rotates]
+    elif family.pattern == "late":
         first = fields.take("max_window_layers", 0)
-    return ["local" if i >= first else "global" for i in range(num_layers)]
+        is_local = [number >= first for number in range(len(rotates))]
+    elif family.pattern == "nope":
+        is_local = [not rotated for rotated in rotates]
+    else:
+        pattern = parse_pattern(family.pattern)
+        if (every := family.defaults.get("sliding_window_pattern")) is not None:
+            every = fields.take("sliding_window_pattern", every)
+            pattern = ("local",) * (every - 1) + ("global",)
+        is_local = [pattern[i % len(pattern)] == "local" for i in range(len(rotates))]
+    return ["local" if local else "global" for local in is_local]
 
 
-def _rotates(fields: Fields, num_layers: int) -> list[bool]:
-    given, interval = fields.take("no_rope_layers"), fields.take("no_rope_layer_interval")
-    if given:
-        return [bool(rotates) for rotates in given]
-    if interval is None:
+def _rotates(fields: Fields, family: Family, num_layers: int) -> list[bool]:
+    if "no_rope_layer_interval" not in family.defaults:
         return [True] * num_layers
-    return [(i + 1) % interval != 0 for i in range(num_layers)]
+    given, interval = fields.take("no_rope_layers"), fields.take("no_rope_layer_interval")
+    if given is None:
+        return [(i + 1) % interval != 0 for i in range(num_layers)]
+    if len(given) != num_layers:
+        raise HFError(f"config.json: no_rope_layers has {len(given)} entries, not {num_layers}")
+    return [bool(rotated) for rotated in given]
 
 
-def read_experts(fields: Fields, num_experts: int, expert_dim: int) -> dict[str, Any]:
+def read_experts(
+    fields: Fields, family: Family, num_experts: int, expert_dim: int
+) -> dict[str, Any]:
     """The fields of ModelConfig.moe that have no key of their own in every family."""
     if num_experts == 0:
         return {}
     values: dict[str, Any] = {"moe.expert_dim": expert_dim}
-    if (shared := fields.take("n_shared_experts")) is not None:
-        values["moe.shared_dim"] = shared * expert_dim
-    dense = fields.take("mlp_only_layers")
+    if "n_routed_experts" in family.fields:
+        values["moe.shared_dim"] = fields.need("n_shared_experts") * expert_dim
+        return values | _read_groups(fields, family)
+    dense = fields.take("mlp_only_layers") if "decoder_sparse_step" in family.fixed else None
     if dense:
         if sorted(dense) != list(range(len(dense))):
             raise HFError(f"config.json: mlp_only_layers={dense}: only the first ones can be dense")
         values["moe.dense_layers"] = len(dense)
-    groups, method = fields.take("n_group", 1), fields.take("topk_method", "noaux_tc")
-    kept = fields.take("topk_group", 1)
-    if method not in ("greedy", "group_limited_greedy", "noaux_tc"):
-        raise HFError(f"config.json: topk_method={method!r} is not supported")
-    if method != "greedy":
-        values |= {"moe.num_groups": groups, "moe.top_groups": kept}
     factor = fields.take("router_aux_loss_coef", 0.0)
     values["moe.balance_loss"] = factor if fields.take("output_router_logits") else 0.0
     return values
+
+
+def _read_groups(fields: Fields, family: Family) -> dict[str, Any]:
+    """Groups of experts, of which a token goes to a few; DeepSeek-V2 may have none."""
+    groups, kept = fields.take("n_group"), fields.take("topk_group")
+    if "topk_method" not in family.fixed:
+        method = fields.take("topk_method")
+        if method not in ("greedy", "group_limited_greedy"):
+            raise HFError(f"config.json: topk_method={method!r} is not supported")
+        if method == "greedy":
+            return {}
+    if groups is None or kept is None:
+        raise HFError("config.json: n_group or topk_group is missing")
+    return {"moe.num_groups": groups, "moe.top_groups": kept}
 
 
 def write_experts(config: ModelConfig) -> dict[str, Any]:

@@ -32,27 +32,79 @@ _KEYS: dict[str, dict[str, str]] = {
 
 
 def read_rope(fields: Fields, family: Family) -> dict[str, Any]:
-    """The fields rope_theta, rope_scaling and rope_local_theta of ModelConfig."""
+    """The fields rope_theta, rope_scaling and rope_local_theta of ModelConfig.
+
+    Raises HFError, naming the key, for a scaling that is not supported, and where the keys of
+    transformers 4 and those of 5 are there and differ.
+    """
+    fields.expect("partial_rotary_factor", 1)
+    parameters = fields.take("rope_parameters")
+    older = _read_older(fields, family, is_whole=parameters is None)
+    if parameters is None:
+        return older
+    if _is_by_layer(family):
+        newer = _read_by_layer(parameters, family)
+    else:
+        newer = _read_flat(dict(parameters), family)
+    if fields.take("rope_scaling") and older != newer:
+        raise HFError("config.json: rope_scaling and rope_parameters differ; either one will do")
+    return newer
+
+
+def _is_by_layer(family: Family) -> bool:
+    """Whether rope_parameters has an entry for each kind of layer."""
+    return family.rope_by_layer or "rope_local_base_freq" in family.defaults
+
+
+def _read_older(fields: Fields, family: Family, is_whole: bool) -> dict[str, Any]:
+    """rope_theta and rope_scaling."""
     theta, local = fields.take("rope_theta", 10000.0), fields.take("rope_local_base_freq")
-    scaling = dict(fields.take("rope_scaling") or {})
-    parameters = dict(fields.take("rope_parameters") or {})
-    by_layer = {"full_attention", "sliding_attention"} & parameters.keys()
-    if by_layer:
-        if "sliding_attention" in parameters:
-            local = _theta_of_unscaled(parameters.pop("sliding_attention"), local or theta)
-        parameters = dict(parameters.pop("full_attention", {}))
-    if parameters:
-        theta, scaling = parameters.pop("rope_theta", theta), parameters
-    read = _read_scaling(scaling)
-    if family.rope_by_layer and local is None:
-        local = theta
-    if local == theta and read.type == "none":
+    given = fields.take("rope_scaling") or family.rope_scaling
+    if not family.rope_by_layer:
+        return _read_flat({"rope_theta": theta, **given}, family, local)
+    if is_whole and theta != family.defaults["rope_theta"]:
+        raise HFError(
+            f"config.json: rope_theta={theta} is read in two ways for this family; "
+            "rope_parameters, with full_attention and sliding_attention, says which"
+        )
+    return _read_flat({"rope_theta": theta, **given}, family, theta)
+
+
+def _read_flat(
+    values: dict[str, Any], family: Family, local: float | None = None
+) -> dict[str, Any]:
+    """Theta and scaling of global layers; `local` is the theta of the others, if they differ."""
+    theta = values.pop("rope_theta", family.defaults.get("rope_theta", 10000.0))
+    if _is_by_layer(family) and ("type" in values or not values.get("truncate", True)):
+        raise HFError(
+            f"config.json: rope_scaling={values}: transformers 5 reads neither type, in place of "
+            "rope_type, nor truncate for this family"
+        )
+    scaling = _read_scaling(values)
+    if local == theta and scaling.type == "none":
         local = None
     return {
         "rope_theta": float(theta),
-        "rope_scaling": read,
+        "rope_scaling": scaling,
         "rope_local_theta": None if local is None else float(local),
     }
+
+
+def _read_by_layer(parameters: dict[str, Any], family: Family) -> dict[str, Any]:
+    """rope_parameters with an entry for each kind of layer, as some families have it."""
+    unknown = parameters.keys() - {"full_attention", "sliding_attention"}
+    if unknown:
+        raise HFError(
+            f"config.json: rope_parameters: {', '.join(sorted(unknown))}: this family has "
+            "full_attention and sliding_attention there"
+        )
+    thetas = family.defaults
+    default = thetas.get("rope_local_base_freq", thetas["rope_theta"])
+    sliding = dict(parameters.get("sliding_attention") or {})
+    local = sliding.pop("rope_theta", default)
+    if _read_scaling(sliding).type != "none":
+        raise HFError(f"config.json: rope_parameters.sliding_attention={sliding}: scaled")
+    return _read_flat(dict(parameters.get("full_attention") or {}), family, local)
 
 
 def write_rope(config: ModelConfig, family: Family) -> dict[str, Any]:
@@ -62,6 +114,8 @@ def write_rope(config: ModelConfig, family: Family) -> dict[str, Any]:
         scaling = {"rope_type": kind, **_written_scaling(config.rope_scaling)}
     written = {"rope_theta": config.rope_theta, "rope_scaling": scaling}
     local = config.rope_local_theta
+    if family.rope_scaling and scaling is None:
+        written["rope_scaling"] = {"rope_type": "default", "rope_theta": config.rope_theta}
     if "rope_local_base_freq" in family.defaults:
         return {**written, "rope_local_base_freq": config.rope_theta if local is None else local}
     if not family.rope_by_layer:
@@ -70,13 +124,6 @@ def write_rope(config: ModelConfig, family: Family) -> dict[str, Any]:
     sliding = {"rope_theta": local or config.rope_theta, "rope_type": "default"}
     by_layer = {"full_attention": full, "sliding_attention": sliding}
     return {**written, "rope_parameters": by_layer}
-
-
-def _theta_of_unscaled(parameters: dict[str, Any], default: float) -> float:
-    rest = {k: v for k, v in parameters.items() if k != "rope_theta"}
-    if _read_scaling(rest).type != "none":
-        raise HFError(f"config.json: rope_parameters.sliding_attention={parameters}: scaled")
-    return parameters.get("rope_theta", default)
 
 
 def _read_scaling(given: dict[str, Any]) -> RopeScalingConfig:

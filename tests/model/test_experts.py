@@ -11,7 +11,7 @@ import pytest
 
 from configs import load
 from configs.schema import MoEConfig
-from model.grouped import Weights, serve
+from model.grouped import Weights, grouped_product, serve
 from model.mlp import gating
 from model.moe import Load, balance_loss, correct_routers
 from model.placement import Placement
@@ -63,7 +63,11 @@ def test_every_token_is_served_by_its_experts_whatever_the_load(choose, sizes):
     act = gating(load([]).model)
     mesh = make_mesh(sizes, jax.devices()[: int(np.prod(list(sizes.values())))])
     if mesh.size == 1:
-        found = jax.jit(lambda x, r, w: serve(x, r, w, act))(tokens, routing, kernels)
+        for platform in ("tpu", "cpu"):  # either form is right anywhere
+            product = grouped_product(platform)
+            run = jax.jit(lambda *args, product=product: serve(*args, act, product))
+            found = run(tokens, routing, kernels)
+            np.testing.assert_allclose(found, expected, atol=2e-5)
     else:
         placement = Placement(AttentionSetup(mesh=mesh, layout=Layout("contiguous", 1)))
         axes = _KERNEL_AXES | _BIAS_AXES
