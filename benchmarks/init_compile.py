@@ -1,8 +1,8 @@
 """Seconds to compile an init: one graph for all parameters against a few programs a kind.
 
-    python benchmarks/init_compile.py --target cpu8                  448 factors, 32 layers
-    python benchmarks/init_compile.py --target v5p:4x4x8 --layers 8 32 64 --skip-single
-    python benchmarks/init_compile.py --target cpu128 --tree adamw   state of an unrolled Llama-8B
+    python -m benchmarks.init_compile --target cpu8                  448 factors, 32 layers
+    python -m benchmarks.init_compile --target v5p:4x4x8 --layers 8 32 64 --skip-single
+    python -m benchmarks.init_compile --target cpu128 --tree adamw   state of an unrolled Llama-8B
 
 The targets cpu<N> are simulated devices; any other is a TPU topology for libtpu's compiler (extra
 `tpu-aot`), with no TPU needed. Seconds are those of tracing and compiling together, on the wall and
@@ -18,7 +18,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
 from jax.sharding import Mesh
-from measure import print_table, write_json
 
+from benchmarks.measure import print_table, write_json
 from parallelism import (
     DEFAULT_RULES,
     Constant,
@@ -164,8 +164,8 @@ def keep(rows: list[Row], row: Row) -> Row:
     return kept
 
 
-def main() -> None:
-    options = _options()
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _options(arguments)
     mesh, (make_specs, rules) = target_mesh(options.target), TREES[options.tree]
     rows = json.loads(options.json.read_text())["rows"] if options.json.exists() else []
     shown = []
@@ -178,7 +178,7 @@ def main() -> None:
     print_table(shown, COLUMNS)
 
 
-def _options() -> argparse.Namespace:
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--target", default="cpu8", help="cpu8, cpu128, v5p:4x4x8, ...")
     parser.add_argument("--tree", choices=sorted(TREES), default="factors")
@@ -186,7 +186,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5, help="two-stage compiles a depth")
     parser.add_argument("--skip-single", action="store_true", help="leave the slow side out")
     parser.add_argument("--json", type=Path, default=Path(__file__).with_suffix(".json"))
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Reordering a sequence for zigzag, in three forms: gather, reshape and FoldText's own.
 
-    python benchmarks/reorder.py                    everything; prints tables, writes reorder.json
-    python benchmarks/reorder.py --only tpu --form foldtext --json out.json
+    python -m benchmarks.reorder                    everything; prints tables, writes reorder.json
+    python -m benchmarks.reorder --only tpu --form foldtext --json out.json
 
 `gather` takes whole chunks in their new order (jnp.take). `reshape` is MaxText's published form,
 written afresh from its description: split the chunks into halves, reverse the second, stack,
@@ -31,8 +31,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
-from measure import compiled_figures, median_seconds, print_table, write_json
 
+from benchmarks.measure import compiled_figures, median_seconds, print_table, write_json
 from parallelism import Layout, reorder_sequence
 from parallelism.topology import topology_devices
 

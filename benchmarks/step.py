@@ -14,7 +14,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,14 @@ SHAPE = [
 ]  # fmt: skip
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Runs both sides and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, default=Path(__file__).with_suffix(".json"))
     parser.add_argument("overrides", nargs="*", help="for FoldText's side")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     sides = {
         "plain": _plain(options.dtype),
         "foldtext": _foldtext(options.dtype, options.overrides),
@@ -54,7 +55,8 @@ def main() -> None:
         for name, step in sides.items():
             times[name].append(_timed(step))
     case = ", ".join([options.dtype, *options.overrides])
-    _report(case, {name: _medians(rounds[1:]) for name, rounds in times.items()})
+    medians = {name: _medians(rounds[1:]) for name, rounds in times.items()}
+    _report(case, medians, options.json)
 
 
 def _plain(dtype: str) -> Callable[[], Any]:
@@ -114,7 +116,7 @@ def _medians(rounds: list[tuple[float, float]]) -> tuple[float, float]:
     return statistics.median(r[0] for r in rounds), statistics.median(r[1] for r in rounds)
 
 
-def _report(case: str, medians: dict[str, tuple[float, float]]) -> None:
+def _report(case: str, medians: dict[str, tuple[float, float]], path: Path) -> None:
     tokens = 8 * 512
     print(f"{case}; {os.cpu_count()} cores, {platform.machine()}, JAX {jax.__version__}")
     print(f"{'':10} {'step s':>8} {'CPU s':>8} {'tokens/s':>10} {'tokens/CPU-s':>13}")
@@ -122,7 +124,6 @@ def _report(case: str, medians: dict[str, tuple[float, float]]) -> None:
         print(f"{name:10} {wall:8.3f} {cpu:8.3f} {tokens / wall:10.0f} {tokens / cpu:13.0f}")
     ratios = [plain / ours for plain, ours in zip(*medians.values(), strict=True)]
     print(f"foldtext over plain: tokens/s {ratios[0]:.2f}, tokens/CPU-s {ratios[1]:.2f}")
-    path = Path(__file__).with_suffix(".json")
     results = json.loads(path.read_text()) if path.exists() else {}
     results[case] = {
         "seconds": {name: m[0] for name, m in medians.items()},

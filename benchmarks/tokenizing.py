@@ -1,7 +1,7 @@
 """What it costs to open texts: as bytes, through a BPE tokenizer, and from the token cache.
 
-    python benchmarks/tokenizing.py                   prints a table, writes tokenizing.json
-    python benchmarks/tokenizing.py --megabytes 20    with a shorter line
+    python -m benchmarks.tokenizing                   prints a table, writes tokenizing.json
+    python -m benchmarks.tokenizing --megabytes 20    with a shorter line
 
 Two texts: the standard library's sources, and one line of random letters and digits, the worst
 that a BPE can meet, for it is one word. The BPE, of 8,000 tokens, is trained here on the sources.
@@ -18,11 +18,13 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from measure import print_table, write_json
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from benchmarks.measure import print_table, write_json
 
 ROUNDS = 3
 ROOT = Path(__file__).resolve().parents[1]
@@ -73,15 +75,15 @@ def open_once(overrides: list[str]) -> dict[str, float]:
     return json.loads(done.stdout)
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--megabytes", type=int, default=40)
     parser.add_argument("--json", type=Path, default=Path(__file__).with_suffix(".json"))
-    arguments = parser.parse_args()
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         train_tokenizer(place / "bpe.json")
-        write_line(place / "line.txt", arguments.megabytes)
+        write_line(place / "line.txt", options.megabytes)
         bpe = [f"data.tokenizer={place / 'bpe.json'}", "model.vocab_size=8000"]
         cache = [f"data.token_cache={place / 'cache'}"]
         line = ["data=text", f"data.path={place / 'line.txt'}", "data.token_cache=null"]
@@ -104,7 +106,7 @@ def main() -> None:
         for name in cases
     ]
     print_table(rows, ["case", "seconds", "peak_gb", "tokens"])
-    write_json(arguments.json, {"megabytes": arguments.megabytes, "cases": rows})
+    write_json(options.json, {"megabytes": options.megabytes, "cases": rows})
 
 
 if __name__ == "__main__":
