@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,6 +123,17 @@ def _prompts(config: Config, _: Sizes) -> Iterator[str]:
     path = config.generate.prompts
     if path is not None and config.mode == "generate" and not Path(path).is_file():
         yield f"generate.prompts={path}: there is no such file"
+
+
+@rule("mode", "log.wandb", "log.mlflow")
+def _mirrors_installed(config: Config, _: Sizes) -> Iterator[str]:
+    for package in ("wandb", "mlflow"):
+        asked = config.mode == "train" and read(config, f"log.{package}")
+        if asked and importlib.util.find_spec(package) is None:
+            yield (
+                f"log.{package}=true needs the package {package}, which is not installed; "
+                f"pip install -e '.[{package}]' brings it"
+            )
 
 
 @rule("run.name")

@@ -311,6 +311,9 @@ class LogConfig:
     histograms_every: int = key(
         "Steps between histograms of each layer's gradient and parameters; 0: none."
     )
+    wandb: bool = key("Copy all scalars to Weights & Biases as well.")
+    mlflow: bool = key("Copy all scalars to MLflow as well.")
+    project: str = key("Weights & Biases project or MLflow experiment of the copies.")
 
 
 @dataclass(frozen=True, kw_only=True)

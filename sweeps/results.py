@@ -96,7 +96,7 @@ def numbers_of(results: Sequence[Result], key: str) -> dict[int, float] | None:
 def _result(folder: Path, record: Record) -> Result:
     from training.metrics import read_metrics
 
-    steps = read_metrics(folder) if (folder / "metrics.jsonl").is_file() else {}
+    steps = read_metrics(folder)
     speeds = [line["tokens_per_second"] for line in steps.values() if "tokens_per_second" in line]
     last = {name: value for line in steps.values() for name, value in line.items()}
     log = _log(folder)

@@ -27,22 +27,16 @@ _LEFT_OUT = frozenset(
 )
 
 
+def hparams(config: Config) -> Iterator[tuple[str, Any]]:
+    """Every key of the config that training may depend on, with its value."""
+    pairs = _flat(asdict(config))
+    return (pair for pair in pairs if pair[0].split(".")[0] not in _LEFT_OUT)
+
+
 def session_start(config: Config) -> Summary:
-    """The run's hyperparameters: every key of the config that training may depend on."""
-    return _session_start(asdict(config))
-
-
-def session_end() -> Summary:
-    """The run came to its last step."""
-    ended = SessionEndInfo(status=Status.Value("STATUS_SUCCESS"))
-    return _summary("session_end_info", HParamsPluginData(session_end_info=ended))
-
-
-def _session_start(tree: Mapping[str, Any]) -> Summary:
+    """The run's hyperparameters."""
     info = SessionStartInfo()
-    for key, value in _flat(tree):
-        if key.split(".")[0] in _LEFT_OUT:
-            continue
+    for key, value in hparams(config):
         if isinstance(value, bool):
             info.hparams[key].bool_value = value
         elif isinstance(value, int | float) and math.isfinite(value):
@@ -50,6 +44,12 @@ def _session_start(tree: Mapping[str, Any]) -> Summary:
         else:  # TensorBoard's JSON has no infinities, and its hyperparameters no absence
             info.hparams[key].string_value = "null" if value is None else str(value)
     return _summary("session_start_info", HParamsPluginData(session_start_info=info))
+
+
+def session_end() -> Summary:
+    """The run came to its last step."""
+    ended = SessionEndInfo(status=Status.Value("STATUS_SUCCESS"))
+    return _summary("session_end_info", HParamsPluginData(session_end_info=ended))
 
 
 def _flat(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,9 @@ from typing import Any
 
 from tensorboardX.proto.summary_pb2 import Summary
 
+from training.hparams import session_end
 from training.metric_table import METRICS
+from training.mirrors import Mirrors
 from training.tensorboard import EventFile, as_scalar
 
 log = logging.getLogger("foldtext")
@@ -39,16 +41,24 @@ class MetricsLog:
 
     Values are Python, NumPy or JAX scalars, or arrays of one element; None is left out. A value
     that is no number is reported once and left out, and so is a full disk: logging never ends a
-    run. Pass `enabled=False` on every process but the first: then nothing is written.
+    run. Pass `enabled=False` on every process but the first: then nothing is written. `mirrors`
+    get the same scalars.
 
     The line of a step is with the operating system when `write` returns, so a checkpoint saved
     after it never outlives it. TensorBoard is written by a background thread.
     """
 
-    def __init__(self, run_dir: str | Path, start_step: int = 0, enabled: bool = True) -> None:
+    def __init__(
+        self,
+        run_dir: str | Path,
+        start_step: int = 0,
+        enabled: bool = True,
+        mirrors: Mirrors | None = None,
+    ) -> None:
         self.first_step = start_step + 1
         self._complained: set[str] = set()
         self._cut_short = False
+        self._mirrors = mirrors
         self._events = EventFile(Path(run_dir), self.first_step) if enabled else None
         self._lines = _open_lines(Path(run_dir) / "metrics.jsonl") if enabled else None
 
@@ -57,7 +67,10 @@ class MetricsLog:
         if self._events is None or self._lines is None:
             return
         numbers = with_perplexity(self._numbers(values))
-        self._events.scalars(step, {_tag(name): value for name, value in numbers.items()})
+        scalars = {_tag(name): value for name, value in numbers.items()}
+        self._events.scalars(step, scalars)
+        if self._mirrors is not None:
+            self._mirrors.write(step, scalars)
         fields = {n: numbers[n] for n, m in METRICS.items() if m.in_jsonl and n in numbers}
         if fields:
             self._append(json.dumps({"step": int(step), **fields}) + "\n")
@@ -75,6 +88,12 @@ class MetricsLog:
         """Shows a picture, a histogram or the like in TensorBoard; at the first step by default."""
         if self._events is not None:
             self._events.summary(self.first_step if step is None else step, summary)
+
+    def finish(self) -> None:
+        """Notes that the run came to its last step."""
+        self.summary(session_end())
+        if self._mirrors is not None:
+            self._mirrors.finished = True
 
     def flush(self) -> None:
         """Returns when every point so far is with the operating system."""
@@ -127,12 +146,13 @@ class MetricsLog:
 def read_metrics(path: str | Path) -> dict[int, dict[str, float]]:
     """The fields of `metrics.jsonl` by step, in order of step; later lines win, field by field.
 
-    `path` is the file or its run directory. A line cut short by a killed process is left out.
+    `path` is the file or its run directory. A line cut short by a killed process is left out;
+    a missing file has no lines.
     """
     path = Path(path)
     path = path / "metrics.jsonl" if path.is_dir() else path
     steps: dict[int, dict[str, float]] = {}
-    for line in path.read_bytes().split(b"\n"):
+    for line in (path.read_bytes() if path.exists() else b"").split(b"\n"):
         try:
             fields = json.loads(line)
             steps.setdefault(fields["step"], {}).update(fields)

@@ -15,9 +15,9 @@ from training.board import show_run
 from training.checkpoint import Checkpoints
 from training.console import Progress, announce
 from training.feed import Feed
-from training.hparams import session_end
 from training.loop import TrainLoop
 from training.metrics import MetricsLog, read_metrics
+from training.mirrors import Mirrors
 from training.plan import rank_pairs
 from training.profile import Profile
 from training.rates import Rates
@@ -35,6 +35,8 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
         keep = stack.enter_context
         if primary:
             keep(sole_writer(run_dir))
+        logged = read_metrics(run_dir)
+        mirrors = keep(Mirrors(config, run_dir, logged))  # what is saved waits for no service
         checkpoints = keep(Checkpoints(run_dir / "checkpoints", config.checkpoint.keep))
         ready = make_ready(setup, feed, checkpoints, stop)
         at, last_step = ready.start, _last_step(config.train.steps, ready.train_data)
@@ -45,7 +47,7 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
         if at.step >= last_step:
             announce("done", f"step {at.step} of {last_step} is trained already")
             return 0
-        metrics = keep(MetricsLog(run_dir, at.step, primary))
+        metrics = keep(MetricsLog(run_dir, at.step, primary, mirrors))
         metrics.once({**ready.seconds, "balance": balance(rank_pairs(setup, setup.layout))})
         if primary:
             show_run(metrics, setup, ready.step, new=at.step == 0)
@@ -63,11 +65,11 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
             rates=Rates.of(setup),
             profile=keep(Profile(config.profile, run_dir)),
         )
-        if at.step and "eval_loss" not in read_metrics(run_dir).get(at.step, {}):
+        if at.step and "eval_loss" not in logged.get(at.step, {}):
             loop.evaluate_if_due(at, last_step)  # the run was stopped before it came to this
         loop.run(at, last_step)
         if at.step == last_step:
-            metrics.summary(session_end())
+            metrics.finish()
     _say_where(at.step, last_step, run_dir, stop)
     return stop.exit_code
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -22,6 +23,7 @@ from training.checkpoint import Checkpoints
 from training.hparams import session_start
 from training.metric_table import METRICS
 from training.metrics import MetricsLog
+from training.mirrors import Mirrors
 from training.modes import run
 from training.setup import open_setup
 
@@ -38,8 +40,23 @@ ELSEWHERE = {"mfu", "mfu_full_square", "bytes_in_use", "peak_bytes_in_use", "res
 def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
     """A run of six steps that has ended."""
     config = small_config(f"run.dir={tmp_path_factory.mktemp('board')}", *BOARD)
-    assert run(config) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("training.train.Mirrors", _Noted)
+        assert run(config) == 0
     return config
+
+
+class _Noted(Mirrors):
+    """Has one mirror, which is this class."""
+
+    points: ClassVar[list[tuple[int, Mapping[str, float]]]] = []
+    finished_runs: ClassVar[list[bool]] = []
+
+    def write(self, step: int, scalars: Mapping[str, float]) -> None:
+        self.points.append((step, scalars))
+
+    def __exit__(self, *error: Any) -> None:
+        self.finished_runs.append(self.finished)
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +105,17 @@ def test_every_scalar_of_the_table_is_written_when_the_table_says(board: Any) ->
     for name, metric in METRICS.items():
         if name not in ELSEWHERE:
             assert list(values(board, metric.tag)) == steps[metric.when], metric.tag
+
+
+def test_mirrors_get_every_scalar_as_it_comes_and_learn_of_the_end(board: Any) -> None:
+    given: dict[str, dict[int, float]] = {}
+    for step, scalars in _Noted.points:
+        for tag, value in scalars.items():
+            assert given.setdefault(tag, {}).setdefault(step, value) == value
+    assert given.keys() == set(board.Tags()["scalars"])
+    for tag, points in given.items():
+        assert values(board, tag) == pytest.approx(points, rel=1e-6), tag
+    assert _Noted.finished_runs == [True]
 
 
 def test_a_contiguous_layout_shows_its_imbalance(board: Any) -> None:
