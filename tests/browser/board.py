@@ -149,9 +149,14 @@ def _server(log_dir: Path) -> Iterator[str]:
         subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=said) as process,
     ):
         try:
-            yield _address(process, said, {path.parent.name for path in log_dir.glob("*/events*")})
+            yield _address(process, said, _runs(log_dir))
         finally:
             process.terminate()
+
+
+def _runs(log_dir: Path) -> set[str]:
+    """The names that TensorBoard gives to the runs below a log directory."""
+    return {str(path.parent.relative_to(log_dir)) for path in log_dir.rglob("events.out.*")}
 
 
 def _address(process: subprocess.Popen, said: IO[str], runs: set[str]) -> str:
