@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -9,9 +10,10 @@ import numpy as np
 
 from data.records import Place
 
-PIECE_CHARACTERS = 1 << 16
+PIECE_CHARACTERS = 1 << 14
 _CONTEXT = 256
-_TRIES = 8
+_TRIES = (2, 6, 8, 16)  # cuts that are checked at once: the first ones mostly fit
+_MOST_SPACES = 16
 
 Encode = Callable[[Sequence[str]], list[np.ndarray]]
 
@@ -59,8 +61,11 @@ def _cut(text: str, near: int, encode: Encode) -> tuple[int, int]:
     """Where a piece stops and the next starts, at most _CONTEXT characters before `near`."""
     low, high = near - _CONTEXT, near + _CONTEXT
     for candidates in (_before_spaces(text, near), _anywhere(near)):
-        for first in range(0, len(candidates), _TRIES):
-            tried = candidates[first : first + _TRIES]
+        rest = iter(candidates)
+        for count in _TRIES:
+            tried = list(itertools.islice(rest, count))
+            if not tried:
+                break
             parts = [part for p, q in tried for part in (text[low:p], text[q:high])]
             whole, *encoded = encode([text[low:high], *parts])
             for i, cut in enumerate(tried):
@@ -73,11 +78,11 @@ def _before_spaces(text: str, near: int) -> list[tuple[int, int]]:
     """Cuts before single spaces, the last first; with the space in the next piece, or in none."""
     found: list[tuple[int, int]] = []
     low, at = near - _CONTEXT // 2, near
-    while len(found) < 2 * _TRIES and (at := text.rfind(" ", low, at)) > low:
+    while len(found) < _MOST_SPACES and (at := text.rfind(" ", low, at)) > low:
         if not (text[at - 1].isspace() or text[at + 1].isspace()):
             found += [(at, at), (at, at + 1)]
     return found
 
 
 def _anywhere(near: int) -> list[tuple[int, int]]:
-    return [(at, at) for at in range(near, near - 4 * _TRIES, -1)]
+    return [(at, at) for at in range(near, near - sum(_TRIES), -1)]
