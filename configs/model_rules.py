@@ -7,7 +7,7 @@ from pathlib import Path
 
 from configs.layer_pattern import parse_pattern
 from configs.rule import Sizes, divisors, rule
-from configs.schema import Config
+from configs.schema import Config, ModelConfig
 
 
 @rule("model.layer_pattern", "model.window", "model.num_layers")
@@ -137,22 +137,30 @@ def _export_path(config: Config, _: Sizes) -> Iterator[str]:
         yield f"export.path={path}: this is a file; a folder is needed"
 
 
-TARGETS = frozenset(
-    (
-        *("query", "key", "value", "out", "gate", "up", "down"),
-        *("query_down", "query_up", "kv_down", "kv_up"),
-    )
-)
+def projections(model: ModelConfig) -> list[str]:
+    """The projections of a model, which may have factors; those of routed experts are none."""
+    latent = model.latent
+    if latent.kv_rank is None:
+        names = ["query", "key", "value", "out"]
+    else:
+        query = ["query"] if latent.query_rank is None else ["query_down", "query_up"]
+        names = [*query, "kv_down", "kv_up", "out"]
+    has_dense = not model.moe.num_experts or model.moe.dense_layers or model.moe.shared_dim
+    return [*names, "gate", "up", "down"] if has_dense else names
 
 
-@rule("adapter.targets")
+@rule("adapter.targets", "model.moe.num_experts", "model.latent.kv_rank")
 def _targets(config: Config, _: Sizes) -> Iterator[str]:
-    names = [name.strip() for name in config.adapter.targets.split(",")]
-    wrong = [name or "an empty name" for name in names if name not in TARGETS]
+    targets, legal = config.adapter.targets, projections(config.model)
+    if config.adapter.name == "none" or targets == "all":
+        return
+    names = [name.strip() for name in targets.split(",")]
+    wrong = [name or "an empty name" for name in names if name not in legal]
     if wrong:
         yield (
-            f"adapter.targets={config.adapter.targets}: {', '.join(wrong)} is unknown; it takes "
-            f"names of {', '.join(sorted(TARGETS))}"
+            f"adapter.targets={targets}: {', '.join(wrong)}: this model has no such projection; it "
+            f"has {', '.join(legal)}"
+            + (", and experts have no factors" if config.model.moe.num_experts else "")
         )
 
 

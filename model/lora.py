@@ -18,12 +18,13 @@ from model.projection import FACTORS, Projection
 
 
 def adapt(module: nnx.Module, adapter: AdapterConfig | None) -> None:
-    """Adds factors to the projections whose names the adapter targets."""
+    """Adds factors to the projections whose names the adapter targets, or to all of them."""
     if adapter is None or adapter.name == "none":
         return
     targets = {name.strip() for name in adapter.targets.split(",")}
     for path, node in list(nnx.iter_graph(module)):
-        if isinstance(node, Projection) and path and str(path[-1]) in targets:
+        named = "all" in targets or (path and str(path[-1]) in targets)
+        if isinstance(node, Projection) and named:
             node.add_factors(adapter.rank, adapter.alpha / adapter.rank)
 
 

@@ -74,6 +74,14 @@ def _pairs(part, state, before):
     return zip(*trees, strict=True)
 
 
-def test_unknown_targets_are_refused():
-    with pytest.raises(ConfigError, match="q_proj is unknown"):
-        load([*LORA[:3], "adapter.targets=q_proj"])
+@pytest.mark.parametrize(
+    ("model", "target", "legal"),
+    [
+        ((), "q_proj", "it has query, key, value, out, gate, up, down$"),
+        (("model=mixtral_8x7b",), "gate", "it has query, key, value, out, and experts have no"),
+        (("model=deepseek_v3_671b",), "query", "query_down, query_up, kv_down, kv_up, out, gate"),
+    ],
+)
+def test_targets_that_the_model_does_not_have_are_refused(model, target, legal):
+    with pytest.raises(ConfigError, match=f"{target}: this model has no such.*{legal}"):
+        load([*model, *LORA[:3], f"adapter.targets=out,{target}"])
