@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from pathlib import Path
 
 import jax
@@ -85,5 +86,12 @@ def _last_step(steps: int, train_data: Dataset) -> int:
 def _say_where(step: int, last_step: int, run_dir: Path, stop: StopSignal) -> None:
     if stop.exit_code:
         announce("stopped", f"{stop.name} at step {step} of {last_step}; the same command goes on")
-    announce("run", f"step {step} is saved in {run_dir}")
-    announce("watch", f"tensorboard --logdir {run_dir}")
+    place = shlex.quote(_from_here(run_dir))
+    announce("run", f"step {step} is saved in {place}")
+    announce("watch", f"tensorboard --logdir {place}")
+
+
+def _from_here(path: Path) -> str:
+    """The path as one types it: relative to the working directory where it lies below it."""
+    here = Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)
