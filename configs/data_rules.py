@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import difflib
 import glob
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +39,7 @@ def _data_path(config: Config, _: Sizes) -> Iterator[str]:
         if config.data.hub_name is None or source not in _FROM_HUB:
             yield f"data.path=null: data.source={source} needs a file or a folder; data.path=PATH"
     elif not _exists(path) and not glob.has_magic(path):
-        yield f"data.path={path}: there is no such file or folder"
+        yield f"data.path={path}: there is no such file or folder{_nearest(path)}"
 
 
 @rule("data.source", "data.path", "data.hub_name")
@@ -60,7 +61,7 @@ def _tokenizer(config: Config, _: Sizes) -> Iterator[str]:
     if source == "synthetic":
         yield f"data.tokenizer={path} is not read by data.source=synthetic, which has no text"
     elif not _exists(path):
-        yield f"data.tokenizer={path}: there is no such file or folder"
+        yield f"data.tokenizer={path}: there is no such file or folder{_nearest(path)}"
 
 
 @rule("data.source", "data.tokenizer", "data.eos_token")
@@ -93,6 +94,16 @@ def _chat(config: Config, _: Sizes) -> Iterator[str]:
         datetime.date.fromisoformat(date)
     except ValueError:
         yield f"data.chat_date={date} is no date; it takes one such as 2024-07-26"
+
+
+def _nearest(path: str) -> str:
+    """`; did you mean /x/novels?` for /x/novel, where that is there."""
+    try:
+        names = sorted(entry.name for entry in Path(path).parent.iterdir())
+    except (OSError, ValueError):
+        return ""
+    near = difflib.get_close_matches(Path(path).name, names, n=1)
+    return f"; did you mean {Path(path).parent / near[0]}?" if near else ""
 
 
 def _exists(path: str) -> bool:

@@ -18,6 +18,7 @@ _OTHER_NAMES = {
     "learning_rate": "optimizer.lr",
     "max_lr": "optimizer.lr",
     "grad_clip": "optimizer.clip_norm",
+    "bs": "data.batch",
     "batch_size": "data.batch",
     "global_batch_size": "data.batch",
     "max_seq_len": "data.seq_len",
@@ -35,6 +36,10 @@ _OTHER_NAMES = {
     "warmup": "schedule.warmup_steps",
     "dp": "mesh.data",
     "cp": "mesh.context",
+    "degree": "mesh.context",
+    "ep": "mesh.expert",
+    "dataset": "data",
+    "save_every": "checkpoint.every",
     "tp": "mesh.tensor",
 }
 
@@ -75,11 +80,13 @@ def nearest_key(key: str, others: Iterable[str] = ()) -> str:
     end = key.rsplit(".", maxsplit=1)[-1]
     same_end = [name for name in leaves() if name.split(".")[-1] == end]
     if same_end:
-        return did_you_mean(key, same_end, cutoff=0.0)
+        return f"; did you mean {' or '.join(same_end)}?"
     by_end = {name.split(".")[-1]: name for name in leaves()} | _OTHER_NAMES
     hint = did_you_mean(key, [*leaves(), *others], cutoff=0.8)
     near = difflib.get_close_matches(end, by_end, n=1, cutoff=0.7)
-    return hint or (f"; did you mean {by_end[near[0]]}?" if near else did_you_mean(key, leaves()))
+    if hint or near:
+        return hint or f"; did you mean {by_end[near[0]]}?"
+    return did_you_mean(key, [*others, *leaves()])
 
 
 def did_you_mean(word: str, names: Iterable[str], cutoff: float = 0.6) -> str:

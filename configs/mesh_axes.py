@@ -33,7 +33,7 @@ def resolve_axes(sizes: Mapping[str, int], num_devices: int) -> dict[str, int]:
         )
     if open_axes and num_devices % known:
         raise ValueError(
-            f"{_equation(sizes)} does not divide the {num_devices} devices here, so that "
+            f"{_equation(sizes)} does not divide the {_devices(num_devices)} here, so that "
             f"{open_axes[0]}=-1 has no value; {_way_out(sizes, num_devices)}"
         )
     return {name: num_devices // known if size == FILL else size for name, size in sizes.items()}
@@ -48,7 +48,11 @@ def _equation(sizes: Mapping[str, int]) -> str:
 
 
 def _are_here(num_devices: int) -> str:
-    return "1 device is here" if num_devices == 1 else f"{num_devices} devices are here"
+    return f"{_devices(num_devices)} {'is' if num_devices == 1 else 'are'} here"
+
+
+def _devices(number: int) -> str:
+    return "1 device" if number == 1 else f"{number} devices"
 
 
 def _way_out(sizes: Mapping[str, int], num_devices: int) -> str:

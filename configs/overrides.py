@@ -165,9 +165,10 @@ def _check_option(override: Override, known: Sequence[str], multirun: bool) -> N
         return
     for option in options(override, multirun=multirun):
         if option not in known:
+            hint = did_you_mean(option, known)
             raise RefusedError(
-                f"{override.group}={option}: there is no such option; "
-                f"one of {', '.join(known)}{did_you_mean(option, known)}"
+                f"{override.group}={option}: there is no such option{hint or ';'} "
+                f"{'I' if hint else 'i'}t takes {', '.join(known)}"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Set
 from dataclasses import replace
 
@@ -71,6 +72,14 @@ def _sizes(config: Config, num_devices: int | None) -> tuple[Sizes, str]:
     try:
         return resolve_axes(configured, num_devices), ""
     except ValueError as error:
-        asked = [f"mesh.{axis}={size}" for axis, size in configured.items() if size != 1]
-        asked += [f"mesh.simulate={num_devices}"] if config.mesh.simulate else []
-        return known, f"{' '.join(asked)}: {error}"
+        return known, _misfit(config, configured, num_devices, error)
+
+
+def _misfit(config: Config, configured: dict[str, int], num_devices: int, error: ValueError) -> str:
+    """What does not fit, and mesh.simulate as a way out where there are too few real devices."""
+    asked = [f"mesh.{axis}={size}" for axis, size in configured.items() if size != 1]
+    if config.mesh.simulate:
+        return f"{' '.join([*asked, f'mesh.simulate={num_devices}'])}: {error}"
+    needed = math.prod(size for size in configured.values() if size != FILL)
+    simulated = f"; mesh.simulate={needed} simulates {needed}" if needed > num_devices else ""
+    return f"{' '.join(asked)}: {error}{simulated}"

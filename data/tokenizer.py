@@ -156,6 +156,6 @@ def check_vocab_size(tokenizer: Tokenizer, vocab_size: int, origin: str) -> None
     if largest >= vocab_size:
         raise DataError(
             f"{origin}: token id {largest} does not fit model.vocab_size={vocab_size}; the "
-            f"{tokenizer.name} tokenizer has ids 0..{largest}, so model.vocab_size must be "
+            f"tokenizer has ids 0..{largest}, so model.vocab_size must be "
             f"{tokenizer.vocab_size} or more"
         )

@@ -30,9 +30,13 @@ class Claim:
     pattern: str
     way: Way
     having: Sequence[str] = ()
+    messages_of: str = ""
+    """Only commands of this page that are shown with what they say."""
 
     def has(self, command: Command) -> bool:
         """Whether this claim is on the command."""
+        if self.messages_of and not (command.page == self.messages_of and command.output):
+            return False
         starts = re.match(self.pattern, command.text) is not None
         return starts and all(re.search(part, command.text) for part in self.having)
 
@@ -41,6 +45,8 @@ TRAIN = r"python train\.py\b"
 SWEEP = r" --multirun\b"
 TABLE = "docs/context_parallelism.md"
 CLAIMS = (
+    # refused, with the message that the page shows
+    Claim(TRAIN, trainings.refused, messages_of="docs/troubleshooting.md"),
     # looked up, not run
     Claim(r"python train\.py \[overrides\]$", looked_up.is_a_form),
     Claim(r"python train\.py OVERRIDES run\.dir=SWEEP/<number>$", looked_up.is_a_form),

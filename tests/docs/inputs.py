@@ -123,6 +123,19 @@ def _tensors(vocab_size: int) -> dict[str, tuple[int, ...]]:
     }
 
 
+def _wrong(folder: Path) -> None:
+    texts(folder / "novels", "novel.txt")
+    texts(folder / "moby_dick", "chapter.txt")
+    (folder / "empty.txt").write_text("\n  \n")
+    _records(folder / "corpus/part-0.jsonl", lambda n: {"content": "a text", "id": n})
+    np.save(folder / "ids.npy", np.arange(50_000) % 5_000)
+    _tokenizer(folder / "llama2")
+    (folder / "gpt2").mkdir()
+    (folder / "gpt2/config.json").write_text('{"model_type": "gpt2"}')
+    (folder / "tables").mkdir()
+    (folder / "tables/0.parquet").touch()
+
+
 def _runs(folder: Path) -> None:
     from tensorboardX import SummaryWriter
 
@@ -136,4 +149,5 @@ _INPUTS: dict[str, tuple[Callable[[Path], None], ...]] = {
     "docs/models.md": (_model("DIR"), lambda folder: texts(folder / "TEXT", "text.txt")),
     "docs/real_model.md": (_gguf,),
     "docs/tensorboard.md": (_runs,),
+    "docs/troubleshooting.md": (_wrong,),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
@@ -34,6 +35,7 @@ SHAPES = {
 }
 SIZES = {"data.seq_len": "64", "data.eval_rows": "8", "attention.block_size": "8"}
 STEPS = ("train.steps", "schedule.total_steps")
+ACCEPTED = 99
 FEW = 30  # steps that are not made fewer
 
 
@@ -62,6 +64,38 @@ def traced(command: Command) -> None:
     assert train_data.batch(0)["tokens"].shape == (config.data.batch, config.data.seq_len)
     with mock.patch.object(compiling, "_compile", _trace):
         compiling.compile_train_step(setup, Feed(setup.mesh, setup.rules, setup.layout))
+
+
+def refused(command: Command) -> None:
+    """What the page shows below the command is said; exit code 2, or the one in its comment."""
+    expected = re.search(r"# exit code (\d+)", command.text)
+    code, said = what_is_said(command)
+    assert code == int(expected[1] if expected else 2), said
+    shown = " ".join(" ".join(command.output).split())
+    for part in filter(None, re.split(r" ?\.\.\.(?: |$)", shown)):
+        assert part in said, f"{part!r} is not said:\n{said}"
+        said = said.partition(part)[2]
+
+
+def what_is_said(command: Command) -> tuple[int, str]:
+    """Exit code and all that is said, on one line, where a single CPU device is here.
+
+    A command that is not refused at once runs at the sizes of `smaller`. The working directory
+    is called /home/me. A package that the message misses is missing.
+    """
+    gone = re.findall(r"needs the package (\w+)", " ".join(command.output))
+    words = command.words[2:]
+    with (
+        contextlib.redirect_stdout(io.StringIO()) as out,
+        contextlib.redirect_stderr(out),
+        mock.patch.dict("sys.modules", dict.fromkeys(gone)),
+        mock.patch("training.modes.start_devices", lambda config: jax.devices()[:1]),
+    ):
+        code = main(lambda config: ACCEPTED, sweep, words)
+        if code == ACCEPTED:
+            code = main(run, sweep, smaller(words))
+    said = out.getvalue().replace(str(Path.cwd()), "/home/me")
+    return code, " ".join(said.split())
 
 
 def sweep_here(command: Command) -> None:
