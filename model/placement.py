@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding
 
 from parallelism import DEFAULT_RULES, AttentionSetup, Layout, Rules, exchange
 
@@ -62,8 +64,12 @@ class Placement:
 
     def activation(self, x: jax.Array, *axes: str | None) -> jax.Array:
         """Constrains an activation to the mesh axes of its logical axes."""
+        return self.constrain(x, axes) if self.constrain_activations else x
+
+    def constrain(self, x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+        """Constrains an array to the mesh axes of its logical axes."""
         mesh = self.attention.mesh
-        if mesh is None or not self.constrain_activations:
+        if mesh is None:
             return x
         return jax.lax.with_sharding_constraint(x, self.rules.sharding(mesh, axes, x.shape))
 
@@ -74,8 +80,8 @@ class Placement:
     def weight(self, x: jax.Array, axes: tuple[str | None, ...], dtype: jnp.dtype) -> jax.Array:
         """Casts a weight to the compute dtype and gathers its fsdp and context shards.
 
-        Its gradient takes the same way back: summed over the devices' own tokens, then kept in
-        shards only (a reduce-scatter where the compiler fuses the two).
+        Its gradient, summed over the devices' own tokens, is kept in shards only: a reduce-scatter
+        where the compiler has one.
         """
         mesh = self.attention.mesh
         x = x.astype(dtype)
@@ -85,6 +91,26 @@ class Placement:
         gathered = self.rules.sharding(mesh, self.gathered(axes), x.shape)
         if stored == gathered:
             return x
-        # The first constraint keeps what is saved for the backward pass in shards.
-        x = jax.lax.with_sharding_constraint(x, stored)
-        return jax.lax.with_sharding_constraint(x, gathered)
+        return _gather(x, stored, gathered)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _gather(x: jax.Array, stored: NamedSharding, gathered: NamedSharding) -> jax.Array:
+    """Lays a stored weight out as `gathered`; its gradient is only ever asked for as `stored`.
+
+    A plain constraint would ask for the whole gradient on every device before it is cut.
+    """
+    # The first constraint keeps what is saved for the backward pass in shards.
+    x = jax.lax.with_sharding_constraint(x, stored)
+    return jax.lax.with_sharding_constraint(x, gathered)
+
+
+@_gather.defjvp
+def _gather_tangent(
+    stored: NamedSharding,
+    gathered: NamedSharding,
+    primals: tuple[jax.Array],
+    tangents: tuple[jax.Array],
+) -> tuple[jax.Array, jax.Array]:
+    tangent = jax.lax.with_sharding_constraint(tangents[0], stored)
+    return _gather(primals[0], stored, gathered), tangent

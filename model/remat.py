@@ -29,7 +29,8 @@ def remat_policy(remat: str) -> Policy:
 
 
 def _keep_all_but_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
-    return str(primitive) != "sharding_constraint"
+    # The gather of `Placement.weight`; softmax, a custom_jvp_call as well, costs little to redo.
+    return str(primitive) not in ("custom_jvp_call", "sharding_constraint")
 
 
 def _keep_products(primitive: Any, *_: Any, **parameters: Any) -> bool:

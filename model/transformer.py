@@ -12,6 +12,7 @@ from flax import nnx
 
 from configs.schema import AdapterConfig, ModelConfig
 from model.attention import Attend
+from model.embedding import look_up
 from model.layers import Tokens
 from model.lora import freeze_all_but_factors
 from model.moe import Load
@@ -108,8 +109,7 @@ class Transformer(nnx.Module):
 
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
         """Rows of the embedding table, [B, T, D] in the compute dtype."""
-        table = self.placement.weight(self.embedding[...], ("vocab", "embed"), self.compute_dtype)
-        x_BTD = jnp.take(table, tokens_BT, axis=0, mode="clip")
+        x_BTD = look_up(self.embedding[...], tokens_BT, self.placement, self.compute_dtype)
         if self.config.scale_embeddings:
             x_BTD = x_BTD * jnp.asarray(self.config.embed_dim**0.5, x_BTD.dtype)
         return self.placement.activation(x_BTD, "batch", "sequence", None)

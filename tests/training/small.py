@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 from dataclasses import replace
 from typing import Any
 
@@ -18,11 +19,13 @@ from training.start import new_state
 from training.state import TrainState
 from training.step import Batch
 
+# Programs that several runs need, compiled once; it goes when the tests end.
+COMPILE_CACHE = tempfile.TemporaryDirectory(prefix="foldtext-tests-")
 SMALL = (
     "model.num_layers=2", "model.embed_dim=48", "model.mlp_dim=64", "model.num_heads=8",
     "model.num_kv_heads=4", "model.head_dim=8", "data=synthetic", "data.seq_len=48",
     "data.batch=8", "model.vocab_size=64", "attention.block_size=8", "schedule.warmup_steps=2",
-    "compile_cache=null", "train.steps=20",
+    f"compile_cache={COMPILE_CACHE.name}", "train.steps=20",
 )  # fmt: skip
 
 

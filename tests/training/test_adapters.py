@@ -12,11 +12,17 @@ from safetensors.numpy import load_file
 from configs import ConfigError, load
 from model.lora import factors_only, without_factors
 from tests.model.test_references import OWN
-from tests.training.small import initial_state, random_batch, small_setup, train_steps
+from tests.training.small import (
+    COMPILE_CACHE,
+    initial_state,
+    random_batch,
+    small_setup,
+    train_steps,
+)
 from training.modes import run
 
 BASE = OWN / "qwen2"
-SHORT = ("data=synthetic", "data.seq_len=16", "data.batch=8", "compile_cache=null")
+SHORT = ("data=synthetic", "data.seq_len=16", "data.batch=8", f"compile_cache={COMPILE_CACHE.name}")
 LORA = ("adapter=lora", "adapter.rank=2", "adapter.alpha=3", "adapter.targets=query,out,down")
 
 

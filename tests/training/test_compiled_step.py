@@ -8,6 +8,7 @@ import re
 import jax
 import pytest
 
+from parallelism.hlo import program_work
 from tests.training.small import feed_of, small_setup
 from training.compile import compile_train_step
 from training.setup import Setup
@@ -59,3 +60,9 @@ def test_nothing_is_looked_up_but_the_embedding(setup: Setup, text: str) -> None
 def test_tokens_are_not_reordered_on_the_devices(text: str) -> None:
     assert "collective-permute" not in text
     assert "all-to-all" not in text
+
+
+def test_gradients_are_summed_once_over_all_axes_together(setup: Setup, text: str) -> None:
+    parameters = sum(4 * math.prod(s.shape) for s in jax.tree.leaves(setup.specs.parameters))
+    summed = program_work(text, unknown_trips=1).collective_bytes["all-reduce"]
+    assert summed < 1.2 * parameters  # those of vectors and the table once an axis

@@ -11,6 +11,7 @@ import pytest
 from configs import load
 from model import load_hf
 from tests.model.test_references import OWN
+from tests.training.small import COMPILE_CACHE
 from training.modes import run
 
 FOLDER = OWN / "gpt_oss"  # windows, sinks and experts
@@ -20,7 +21,16 @@ EOS = 63  # the last of the vocabulary, for data without text
 
 
 def command(mode, *words):
-    return run(load([f"mode={mode}", f"init.from_hf={FOLDER}", "compile_cache=null", *words]))
+    return run(
+        load(
+            [
+                f"mode={mode}",
+                f"init.from_hf={FOLDER}",
+                f"compile_cache={COMPILE_CACHE.name}",
+                *words,
+            ]
+        )
+    )
 
 
 @pytest.fixture(scope="module")

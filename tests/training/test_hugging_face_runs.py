@@ -12,11 +12,12 @@ from safetensors.numpy import load_file
 from configs import load
 from model import load_hf, parameter_specs
 from tests.model.test_references import OWN
+from tests.training.small import COMPILE_CACHE
 from training.imported import read_folder, with_model_of_folder
 from training.modes import run
 from training.setup import open_setup
 
-SHORT = ("data=synthetic", "data.seq_len=16", "data.batch=8", "compile_cache=null")
+SHORT = ("data=synthetic", "data.seq_len=16", "data.batch=8", f"compile_cache={COMPILE_CACHE.name}")
 
 
 def _command(*words):
