@@ -52,6 +52,7 @@ def convert(file: Path, folder: Path) -> None:
     tensors = dict(hf_tensor(tensor, config) for tensor in reader.tensors)
     folder.mkdir(parents=True, exist_ok=True)
     save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)  # it is made for its owner alone
     _write_json(folder / "config.json", config)
     if fields.get("tokenizer.ggml.pre") in CUTS:
         bpe_tokenizer(fields).save(str(folder / "tokenizer.json"))

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from configs.schema import LatentConfig, ModelConfig, MoEConfig
-from model.hf.errors import Fields, HFError
+from model.hf.errors import HFError
 from model.hf.families import FAMILIES, Family
+from model.hf.fields import Fields
 from model.hf.layer_fields import read_experts, read_layers, write_experts, write_layers
 from model.hf.rope_fields import read_rope, write_rope
 

@@ -18,20 +18,20 @@ _KINDS = {"F32", "F16", "BF16", "F64"}
 class Folder:
     """An open folder. A single model.safetensors counts before an index, as in transformers.
 
-    Files that neither names are not looked at. Raises HFError for a folder without weights, and
-    for an index that names a file which is not there.
+    Files that neither names are not looked at, and a tensor is read from the file that the index
+    names. Raises HFError for a folder without weights, and for an index that names a file or a
+    tensor which is not there.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
         if not self.path.is_dir():
             raise HFError(f"{path}: there is no such folder")
-        self._files = {name: _open(self.path / name) for name in self._names()}
-        self._file_of = {
-            key: file
-            for file in self._files.values()
-            for key in file.keys()  # noqa: SIM118
-        }
+        if (self.path / SINGLE).is_file():
+            file = _open(self.path / SINGLE)
+            self._file_of = dict.fromkeys(file.keys(), file)
+        else:
+            self._file_of = self._by_index()
 
     def config(self) -> dict[str, Any]:
         """The contents of config.json."""
@@ -52,17 +52,28 @@ class Folder:
             )
         return found
 
-    def _names(self) -> Iterable[str]:
-        if (self.path / SINGLE).is_file():
-            return [SINGLE]
+    def _by_index(self) -> dict[str, Any]:
+        """The open file of every tensor; of one in several files, that which the index names."""
         if not (self.path / INDEX).is_file():
             raise HFError(f"{self.path} has neither {SINGLE} nor {INDEX}")
-        weight_map = read_json(self.path / INDEX).get("weight_map", {})
+        weight_map = read_json(self.path / INDEX).get("weight_map")
+        if not isinstance(weight_map, dict) or not all(map(_is_name, weight_map.values())):
+            raise HFError(f"{self.path / INDEX} has no weight_map from tensors to file names")
         names = sorted(set(weight_map.values()))
         missing = [name for name in names if not (self.path / name).is_file()]
         if missing:
             raise HFError(f"{self.path}: {INDEX} names {', '.join(missing)}: not there")
-        return names
+        files = {name: _open(self.path / name) for name in names}
+        held = {name: set(file.keys()) for name, file in files.items()}
+        lost = [key for key, name in weight_map.items() if key not in held[name]]
+        if lost:
+            raise HFError(f"{self.path}: {INDEX} names tensors that are not there: {_some(lost)}")
+        found = {key: files[name] for name in names for key in held[name]}
+        return found | {key: files[name] for key, name in weight_map.items()}
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and Path(value).name == value
 
 
 def check_keys(found: set[str], expected: set[str], may_be_left: Iterable[str]) -> list[str]:

@@ -6,8 +6,9 @@ from typing import Any
 
 from configs.layer_pattern import parse_pattern, write_pattern
 from configs.schema import ModelConfig
-from model.hf.errors import Fields, HFError
+from model.hf.errors import HFError
 from model.hf.families import Family
+from model.hf.fields import Fields
 
 _TYPES = {"full_attention": "global", "sliding_attention": "local"}
 
@@ -53,8 +54,6 @@ def _window(fields: Fields, family: Family) -> int | None:
     window = fields.take("sliding_window")
     if "use_sliding_window" in family.defaults and not fields.take("use_sliding_window"):
         return None
-    if window is not None and window < 1:
-        raise HFError(f"config.json: sliding_window={window}; it takes 1 or more, or null")
     return window
 
 

@@ -12,8 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from configs import Config, load
+from configs.validate import validate
 from model.build import build_model
 from model.hf.config_json import CARRIED, read_config
+from model.hf.errors import HFError
 from model.hf.folder import Folder
 from model.hf.load import read_parameters
 from model.lora import without_factors
@@ -58,9 +61,16 @@ def load_hf(path: str | Path, dtype: str = "float32", device: Any = None) -> Pre
         param_dtype=dtype,  # type: ignore[arg-type]
         compute_dtype=dtype,  # type: ignore[arg-type]
     )
+    if problems := validate(dataclasses.replace(_plain(), model=config)):
+        raise HFError(f"{path}: {'; '.join(problems)}")
     mesh = make_mesh({}, [jax.devices()[0] if device is None else device])
     model = build_model(config)
     return Pretrained(model, load_parameters(folder, model, mesh), carried_keys(values))
+
+
+@functools.cache
+def _plain() -> Config:
+    return load([])
 
 
 def load_parameters(folder: Folder, model: Transformer, mesh: Mesh) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from configs.schema import ModelConfig, RopeScalingConfig
-from model.hf.errors import Fields, HFError
+from model.hf.errors import HFError
 from model.hf.families import Family
+from model.hf.fields import Fields
 
 # Their key -> ours, of each type; the first ones are needed.
 _COMMON = {"factor": "factor", "original_max_position_embeddings": "original_seq_len"}

@@ -91,6 +91,29 @@ def test_a_missing_shard_is_named_and_stray_files_are_not_read(folder, tmp_path)
         load_hf(out)
 
 
+def test_a_tensor_is_read_from_the_file_that_the_index_names(folder, tmp_path):
+    out, index = tmp_path / "out", "model.safetensors.index.json"
+    save_hf(load_hf(folder), out, max_file_bytes=20_000)
+    content = json.loads((out / index).read_text())
+    first, second = sorted(out.glob("model-*.safetensors"))[:2]
+    kept = next(key for key, name in content["weight_map"].items() if name == first.name)
+    tensors = load_file(second)
+    save_file({**tensors, kept: load_file(first)[kept] + 1}, second)  # left over from elsewhere
+    again = load_hf(out)
+    save_hf(again, tmp_path / "again")
+    np.testing.assert_array_equal(
+        _tensors(tmp_path / "again")[kept], load_file(folder / NAME)[kept]
+    )
+
+    lost = next(iter(tensors))
+    save_file({key: value for key, value in tensors.items() if key != lost}, second)
+    with pytest.raises(HFError, match=f"not there: {lost}"):
+        load_hf(out)
+    (out / index).write_text('{"weight_map": {"a": "../b.safetensors"}}')
+    with pytest.raises(HFError, match="no weight_map"):
+        load_hf(out)
+
+
 def test_a_whole_file_counts_before_a_stale_index(folder):
     stale = {"weight_map": {"lm_head.weight": "gone-00001-of-00001.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(stale))
@@ -102,6 +125,8 @@ def test_a_whole_file_counts_before_a_stale_index(folder):
     [
         (lambda t: t.pop("model.layers.1.mlp.up_proj.weight"), "layers.1.mlp.up_proj.weight"),
         (lambda t: t.pop("lm_head.weight"), "missing: lm_head.weight"),
+        (lambda t: t.update(norm=t.pop("model.norm.weight")), "missing: model.norm.weight"),
+        (lambda t: t.update({"q_proj.lora_A.weight": np.zeros((2, 3))}), "q_proj.lora_A.weight"),
         (lambda t: t.update(extra=np.zeros(2, np.float32)), "no place for: extra"),
         (lambda t: t.update({"model.norm.weight": np.zeros(3, np.float32)}), r"norm.*\(3,\)"),
         (
@@ -138,6 +163,14 @@ def test_a_tied_head_may_be_there_if_it_is_the_embedding(folder):
         ({"model_type": "gpt2"}, "model_type='gpt2'"),
         ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
         ({"hidden_size": None}, "hidden_size is missing"),
+        ({"hidden_size": "32"}, "hidden_size='32' is not a whole number"),
+        ({"num_hidden_layers": 0}, "num_hidden_layers=0: it takes 1 or more"),
+        ({"num_key_value_heads": 3}, "num_kv_heads"),
+        ({"rms_norm_eps": "small"}, "rms_norm_eps='small' is not a number"),
+        ({"is_causal": False}, "is_causal=False: not known"),
+        ({"no_rope_layer_interval": 2}, "no_rope_layer_interval=2: not known"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5"),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, "rope_scaling and rope_param"),
         ({"attention_dropout": 0.1}, "attention_dropout=0.1"),
         ({"mlp_bias": True}, "mlp_bias=True"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantization_config"),
@@ -154,8 +187,43 @@ def test_fields_that_change_the_mathematics_are_refused_by_name(folder, values, 
         load_hf(folder)
 
 
+@pytest.mark.parametrize(
+    ("family", "values", "named"),
+    [
+        ("llama", {"sliding_window": 5}, "sliding_window=5: not known"),
+        ("mistral", {"layer_types": ["full_attention"] * 2}, "layer_types=.*: not known"),
+        ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method='noaux_tc'"),
+        ("deepseek_v3", {"n_group": None}, "n_group or topk_group is missing"),
+        ("gemma3_text", {"attn_logit_softcapping": 2.0}, "attn_logit_softcapping=2.0"),
+        ("gemma3_text", {"rope_parameters": {"rope_theta": 1e4}}, "rope_parameters: rope_theta"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "no_rope_layers has 2 entries, not 4"),
+        ("olmo3", {"rope_parameters": None, "rope_theta": 1e4}, "rope_theta=10000.0 is read in"),
+        ("qwen3_moe", {"mlp_only_layers": [1]}, r"mlp_only_layers=\[1\]"),
+        ("mixtral", {"num_local_experts": None}, "num_local_experts is missing"),
+    ],
+)
+def test_what_another_family_would_read_is_refused(family, values, named):
+    with pytest.raises(HFError, match=named):
+        _read(family, **values)
+
+
 def _read(name, **changes):
-    return read_config({**json.loads((OWN / name / "config.json").read_text()), **changes})
+    values = {**json.loads((OWN / name / "config.json").read_text()), **changes}
+    return read_config({key: value for key, value in values.items() if value is not LEFT_OUT})
+
+
+LEFT_OUT = object()
+
+
+def test_what_is_left_out_has_the_value_that_transformers_gives_it():
+    gemma = _read("gemma2", final_logit_softcapping=LEFT_OUT, attn_logit_softcapping=None)
+    assert (gemma.logit_soft_cap, gemma.attention_soft_cap) == (30.0, None)
+    assert _read("mistral", sliding_window=LEFT_OUT).window == 4096
+    assert _read("mistral", num_key_value_heads=LEFT_OUT).num_kv_heads == 8
+    assert _read("deepseek_v2", q_lora_rank=LEFT_OUT).latent.query_rank == 1536
+    assert _read("mixtral", rope_parameters=LEFT_OUT).rope_theta == 1e6
+    scaling = _read("gpt_oss", rope_parameters=LEFT_OUT).rope_scaling
+    assert (scaling.type, scaling.factor, scaling.original_seq_len) == ("yarn", 32.0, 4096)
 
 
 def test_fields_that_change_the_mathematics_are_honoured():
