@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import jax
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from parallelism.attention.stages import Stage
+from parallelism.attention.stages import Stage, stack_stages
 from parallelism.attention.tiles import KeyGradients, Keys, Run, Work
 
 TreeT = TypeVar("TreeT")
@@ -26,6 +26,37 @@ def rank_work(stage: Stage, axis: str | None) -> Work:
         num_visits=stage.visits.shape[-2],
         runs=Run(own_row(stage.key_start, axis), jnp.asarray(stage.key_length)),
     )
+
+
+def each_stage(
+    stages: Sequence[Stage],
+    axis: str | None,
+    step: Callable[[TreeT, Work, jax.Array], TreeT],
+    carry: TreeT,
+    numbers: np.ndarray | None = None,
+) -> TreeT:
+    """Run `step(carry, work, row of numbers)` for stages that differ in numbers alone, as a loop.
+
+    `numbers` [stages, ...] are the stages' own beside the plan; by default their places.
+    """
+    rows = jnp.arange(len(stages)) if numbers is None else jnp.asarray(numbers)
+    if len(stages) == 1:
+        return step(carry, rank_work(stages[0], axis), rows[0])
+    works = rank_work(stack_stages(stages), axis)
+
+    def body(carry: TreeT, x: tuple[Work, jax.Array]) -> tuple[TreeT, None]:
+        # Numbers that are known to the compiler do not pass through the loop.
+        work, row = x
+        work = work._replace(num_visits=works.num_visits)
+        if isinstance(works.num_pairs, int):
+            work = work._replace(num_pairs=works.num_pairs)
+        return step(carry, work, row), None
+
+    def each(number: jax.Array | int) -> jax.Array:
+        return jnp.broadcast_to(jnp.asarray(number), len(stages))
+
+    varying = works._replace(num_pairs=each(works.num_pairs), num_visits=each(works.num_visits))
+    return lax.scan(body, carry, (varying, rows))[0]
 
 
 def own_row(table: np.ndarray, axis: str | None) -> jax.Array:

@@ -23,7 +23,7 @@ from parallelism.attention.stages import (
     Fetch,
     Stage,
     fetched_stage,
-    gathered_stage,
+    gathered_stages,
     needed_fetches,
     ring_stages,
 )
@@ -37,7 +37,7 @@ class Plan:
     query: Blocks
     key: Blocks
     stages: tuple[Stage, ...]
-    fetches: tuple[Fetch, ...] | None = None  # None: all keys are gathered
+    fetches: tuple[Fetch, ...] | None = None  # None: all keys are gathered, portion by portion
 
     @property
     def executed_pairs(self) -> np.ndarray:
@@ -66,7 +66,7 @@ def plan_attention(
     fetches = needed_fetches(meets)
     if fetches is not None:
         return Plan(query, key, (fetched_stage(meets, key, fetches),), fetches)
-    return Plan(query, key, (gathered_stage(meets, key),))
+    return Plan(query, key, gathered_stages(meets, key))
 
 
 def attended_pairs(layout: Layout, seq_len: int, mask: AttentionMask) -> np.ndarray:

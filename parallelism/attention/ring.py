@@ -12,7 +12,7 @@ Context", 2023 (arXiv:2310.01889).
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -20,8 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from parallelism.attention.blockwise import attend, attend_backward
-from parallelism.attention.loops import rank_work
-from parallelism.attention.stages import Stage, stack_stages
+from parallelism.attention.loops import each_stage
 from parallelism.attention.tiles import (
     KeyGradients,
     Keys,
@@ -87,32 +86,13 @@ def _walk(task: Task, step: Callable[[Turn, TreeT, Work], TreeT], carry: TreeT) 
         for arrived, leave, stage in zip([None, *shifts], [*shifts, None], stages, strict=True)
     ]
     for turn, group in itertools.groupby(zip(turns, stages, strict=True), key=lambda pair: pair[0]):
-        carry = _loop(task, turn, [stage for _, stage in group], step, carry)
+        like = [stage for _, stage in group]
+
+        def run(carry: TreeT, work: Work, _: jax.Array, turn: Turn = turn) -> TreeT:
+            return step(turn, carry, work)
+
+        carry = each_stage(like, task.axis, run, carry)
     return carry
-
-
-def _loop(
-    task: Task,
-    turn: Turn,
-    stages: Sequence[Stage],
-    step: Callable[[Turn, TreeT, Work], TreeT],
-    carry: TreeT,
-) -> TreeT:
-    if len(stages) == 1:
-        return step(turn, carry, rank_work(stages[0], task.axis))
-    works = rank_work(stack_stages(stages), task.axis)
-
-    def body(carry: TreeT, work: Work) -> tuple[TreeT, None]:
-        # Numbers that are known to the compiler do not pass through the loop.
-        work = work._replace(num_visits=works.num_visits)
-        known = work if turn.num_pairs is None else work._replace(num_pairs=turn.num_pairs)
-        return step(turn, carry, known), None
-
-    def each(number: jax.Array | int) -> jax.Array:
-        return jnp.broadcast_to(jnp.asarray(number), len(stages))
-
-    varying = works._replace(num_pairs=each(works.num_pairs), num_visits=each(works.num_visits))
-    return lax.scan(body, carry, varying)[0]
 
 
 @jax.named_scope("exchange")

@@ -86,12 +86,35 @@ def stack_stages(stages: Sequence[Stage]) -> Stage:
     )
 
 
-def gathered_stage(meets: np.ndarray, key: Blocks) -> Stage:
-    """All keys, in the order in which the ranks' shards lie one behind the other."""
-    num_ranks = len(meets)
-    start = np.broadcast_to(key.start.reshape(1, -1), (num_ranks, key.start.size))
-    tables = meets.reshape(num_ranks, meets.shape[1], -1)
-    return _stage(list(tables), start, np.tile(key.length, len(key.start)), hop=0)
+def portion_starts(key: Blocks) -> np.ndarray:
+    """Where the portions begin that ranks gather one at a time, int32 [portions, runs].
+
+    There are as many portions as ranks, so that what is gathered at once is about one rank's share,
+    or the next lower number that divides the blocks. Each holds a run of the first half of a rank's
+    blocks and one of the second, the former taken from the front and the latter from the back:
+    under a causal mask, zigzag and striped then give all ranks equal work in all portions.
+    Two ranks, eight blocks each: [[0 6] [2 4]] are two portions of twice two blocks.
+    """
+    num_ranks, num_blocks = key.start.shape
+    halves = 2 if num_blocks % 2 == 0 else 1
+    per_half = num_blocks // halves
+    portions = max(d for d in range(1, num_ranks + 1) if per_half % d == 0)
+    offsets = per_half // portions * np.arange(portions, dtype=np.int32)
+    return np.stack([offsets, per_half + offsets[::-1]][:halves], axis=1)
+
+
+def gathered_stages(meets: np.ndarray, key: Blocks) -> tuple[Stage, ...]:
+    """One stage a portion; the ranks' shares of it lie one behind the other."""
+    num_ranks, starts = len(meets), portion_starts(key)
+    size = len(key.length) // starts.size
+    stages = []
+    for runs in starts:
+        blocks = (runs[:, None] + np.arange(size)).reshape(-1)
+        tables = meets[:, :, :, blocks].reshape(num_ranks, meets.shape[1], -1)
+        start = np.broadcast_to(key.start[:, blocks].reshape(1, -1), (num_ranks, tables.shape[2]))
+        length = np.tile(key.length[blocks], len(key.start))
+        stages.append(_stage(list(tables), start, length, hop=0))
+    return tuple(stages)
 
 
 def ring_stages(meets: np.ndarray, key: Blocks) -> tuple[Stage, ...]:

@@ -42,6 +42,19 @@ def test_zigzag_gives_every_rank_2cp_plus_1_chunk_pairs(cp):
     assert [stage.even_count for stage in ring.stages] == [3] + [2] * (cp - 1)
 
 
+@pytest.mark.parametrize(("name", "cp", "blocks"), [("zigzag", 4, 8), ("striped", 3, 12)])
+def test_portions_are_a_ranks_share_and_have_equal_work_on_all_ranks(name, cp, blocks):
+    block = 6  # `blocks` of them a rank
+    plan = plan_of(name, cp, cp * blocks * block, block_size=block)
+    assert len(plan.stages) == {"zigzag": 4, "striped": 3}[name]
+    evens = {stage.even_count for stage in plan.stages}
+    assert len(evens) == 1
+    assert None not in evens
+    assert {stage.key_start.shape[1] * len(plan.stages) for stage in plan.stages} == {cp * blocks}
+    tokens = np.concatenate([np.sort(stage.key_start[0]) for stage in plan.stages])
+    assert sorted(tokens.tolist()) == sorted(plan.key.start.reshape(-1).tolist())
+
+
 def test_attended_pairs_match_the_published_figures():
     assert attended_pairs(Layout("zigzag", 4), 64, CAUSAL).tolist() == [520] * 4
     assert attended_pairs(Layout("contiguous", 4), 64, CAUSAL).tolist() == [136, 392, 648, 904]
