@@ -13,6 +13,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from configs.schema import ModelConfig
+from model.latent_keys import LatentKeys
 from model.layer_plan import LayerKind
 from model.norm import RMSNorm
 from model.parameters import VECTOR, declare
@@ -29,15 +30,20 @@ class Attend(Protocol):
         self,
         query_BTNH: jax.Array,
         key_BTKH: jax.Array,
-        value_BTKH: jax.Array,
+        value_BTKH: jax.Array | None,
         /,
         *,
         mask: AttentionMask,
         scale: float,
         soft_cap: float | None = None,
         sinks: jax.Array | None = None,
+        expand: LatentKeys | None = None,
+        weights: jax.Array | None = None,
     ) -> tuple[jax.Array, Any]:
-        """Returns the output [B, T, N, H] and whatever the caller wants back (a new cache)."""
+        """Returns the output [B, T, N, H] and whatever the caller wants back (a new cache).
+
+        Latent attention gives narrow keys, no values, and what makes both of them.
+        """
 
 
 class SelfAttention(nnx.Module):

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from configs.schema import ModelConfig
 from model.attention import Attend
+from model.latent_keys import LatentKeys
 from model.transformer import Transformer
 from parallelism import AttentionMask
 
@@ -19,12 +20,14 @@ from parallelism import AttentionMask
 class Cache(NamedTuple):
     """Keys and values of all layers, [L, B, S, K, H], of which the first `length` are filled.
 
+    Latent attention has narrow keys alone, [L, B, S, 1, W], and attends to them as they are.
+
     Rows end together: a shorter row has `padding` more slots in front, int32 [B], which nothing
     attends to. With padding 2, the slots of a row hold the positions - - 0 1 2 3.
     """
 
     key: jax.Array
-    value: jax.Array
+    value: jax.Array | None
     length: jax.Array
     padding: jax.Array
 
@@ -33,11 +36,14 @@ def empty_cache(
     config: ModelConfig, batch: int, slots: int, dtype: jnp.dtype, padding: Any = 0
 ) -> Cache:
     """A cache with room for `slots` tokens a row, `padding` ones included: an integer, or [B]."""
-    shape = (config.num_layers, batch, slots, config.num_kv_heads)
-    value_dim = config.head_dim if config.latent.kv_rank is None else config.latent.value_dim
+    latent, rows = config.latent, (config.num_layers, batch, slots)
+    if latent.kv_rank is None:
+        shape = (*rows, config.num_kv_heads, config.head_dim)
+    else:
+        shape = (*rows, 1, latent.kv_rank + latent.rope_dim)
     return Cache(
-        jnp.zeros((*shape, config.head_dim), dtype),
-        jnp.zeros((*shape, value_dim), dtype),
+        jnp.zeros(shape, dtype),
+        jnp.zeros(shape, dtype) if latent.kv_rank is None else None,
         jnp.zeros((), jnp.int32),
         jnp.broadcast_to(jnp.asarray(padding, jnp.int32), (batch,)),
     )
@@ -52,12 +58,24 @@ def extend(model: Transformer, tokens_BT: jax.Array, cache: Cache) -> tuple[jax.
     new_T = cache.length + jnp.arange(tokens_BT.shape[1], dtype=jnp.int32)
     positions_BT = new_T - cache.padding[:, None]
 
-    def attend_with(layer: tuple[jax.Array, jax.Array]) -> Attend:
-        def attend(query: jax.Array, key: jax.Array, value: jax.Array, **rule: Any) -> Any:
-            keys = jax.lax.dynamic_update_slice_in_dim(layer[0], key, cache.length, axis=1)
-            values = jax.lax.dynamic_update_slice_in_dim(layer[1], value, cache.length, axis=1)
+    def attend_with(layer: tuple[jax.Array, jax.Array | None]) -> Attend:
+        def attend(
+            query: jax.Array,
+            *new: jax.Array | None,
+            expand: LatentKeys | None = None,
+            weights: Any = None,
+            **rule: Any,
+        ) -> Any:
+            filled = jax.tree.map(
+                lambda old, x: jax.lax.dynamic_update_slice_in_dim(old, x, cache.length, axis=1),
+                layer,
+                new,
+            )
+            keys, values = filled
+            if expand is not None:
+                query, values = expand.absorb(query, weights), keys[..., : expand.rank]
             out = cached_attention(query, keys, values, positions_BT, cache.padding, **rule)
-            return out, (keys, values)
+            return out if expand is None else expand.values(out, weights), filled
 
         return attend
 

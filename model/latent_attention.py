@@ -1,5 +1,8 @@
 """Multi-head latent attention: queries, keys and values are expanded from narrow latents.
 
+Where the keys are expanded is up to who attends: before, on one device; block by block after the
+narrow ones have travelled, over context ranks (attend.py); never, over a cache (decode.py).
+
 Source: DeepSeek-V2 (arXiv 2405.04434), section 2.1; as released, with the rotary part of the key
 shared by all heads.
 """
@@ -17,6 +20,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from configs.schema import ModelConfig
 from model.attention import Attend
+from model.latent_keys import LatentKeys
 from model.layer_plan import LayerKind
 from model.norm import RMSNorm
 from model.placement import Placement
@@ -58,46 +62,43 @@ class LatentAttention(nnx.Module):
         self.mask = AttentionMask(window=kind.window)
         scale = (config.query_scale or config.head_dim) ** -0.5
         self.scale = scale * score_factor(config.rope_scaling)
+        self.expand = LatentKeys.of(latent)
         self.config, self.kind, self.placement = config, kind, placement
 
     def __call__(self, x_BTD: jax.Array, rope: RopeTables, attend: Attend) -> tuple[jax.Array, Any]:
-        query, key, value = self.query_key_value(x_BTD, rope)
+        query = checkpoint_name(self._query(x_BTD, rope), "query")
         out, extra = attend(
-            self._by_heads(checkpoint_name(query, "query")),
-            self._by_heads(checkpoint_name(key, "key")),
-            self._by_heads(checkpoint_name(value, "value")),
+            self.placement.activation(query, "batch", "sequence", "heads", None),
+            self.placement.activation(
+                self._narrow_key(x_BTD, rope), "batch", "sequence", None, None
+            ),
+            None,
             mask=self.mask,
             scale=self.scale,
             soft_cap=self.config.attention_soft_cap,
+            expand=self.expand,
+            weights=self.kv_up.whole_kernel(x_BTD.dtype),
         )
         return self.out(checkpoint_name(out, "attention_out")), extra
 
-    def query_key_value(
-        self, x_BTD: jax.Array, rope: RopeTables
-    ) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """Queries and keys [B, T, N, nope + rope], values [B, T, N, value_dim]."""
+    def _query(self, x_BTD: jax.Array, rope: RopeTables) -> jax.Array:
+        """[B, T, N, nope + rope]."""
         latent = self.config.latent
         if latent.query_rank is None:
             query = self.query(x_BTD)
         else:
             query = self.query_up(self.query_norm(self.query_down(x_BTD)))
-        down = self.kv_down(x_BTD)
-        shared_key = down[..., None, latent.kv_rank :]
-        up = self.kv_up(self.kv_norm(down[..., : latent.kv_rank]))
-        key, value = up[..., : latent.nope_dim], up[..., latent.nope_dim :]
-        query = jnp.concatenate(
-            [query[..., : latent.nope_dim], self._rotated(query[..., latent.nope_dim :], rope)],
-            axis=-1,
-        )
-        shared_key = jnp.broadcast_to(
-            self._rotated(shared_key, rope), (*key.shape[:-1], latent.rope_dim)
-        )
-        return query, jnp.concatenate([key, shared_key], axis=-1), value
+        nope, rotated = jnp.split(query, [latent.nope_dim], axis=-1)
+        return jnp.concatenate([nope, self._rotated(rotated, rope)], axis=-1)
+
+    def _narrow_key(self, x_BTD: jax.Array, rope: RopeTables) -> jax.Array:
+        """[B, T, 1, R + rope]: the normalised latent and the key that all heads share."""
+        rank = self.expand.rank
+        down = self.kv_down(x_BTD)[:, :, None]
+        shared = self._rotated(down[..., rank:], rope)
+        return jnp.concatenate([self.kv_norm(down[..., :rank]), shared], axis=-1)
 
     def _rotated(self, x: jax.Array, rope: RopeTables) -> jax.Array:
         if self.kind.rope is None:
             return x
         return rotate(x, rope[self.kind.rope], self.config.rope_interleaved)
-
-    def _by_heads(self, x: jax.Array) -> jax.Array:
-        return self.placement.activation(x, "batch", "sequence", "heads", None)

@@ -60,15 +60,26 @@ class Projection(nnx.Module):
             return y
         return y + self.placement.weight(self.bias[...], self.axes[self.num_inputs :], x.dtype)
 
+    def whole_kernel(self, dtype: jnp.dtype) -> jax.Array:
+        """The kernel, gathered and cast, with the product of its factors: for another to use."""
+        kernel = self.placement.weight(self.kernel[...], self.axes, dtype)
+        if not self.factor_scale:
+            return kernel
+        down, up = self._factors(dtype)
+        return kernel + self.factor_scale * jnp.tensordot(down, up, axes=1)
+
     def _low_rank(self, x: jax.Array) -> jax.Array:
         operands, out = self.einsum.split("->")
         letters, kernel = operands.split(",")
         inputs, outputs = kernel[: self.num_inputs], kernel[self.num_inputs :]
-        in_axes, out_axes = self._factor_axes()
-        down = self.placement.weight(self.lora_down[...], in_axes, x.dtype)
-        up = self.placement.weight(self.lora_up[...], out_axes, x.dtype)
+        down, up = self._factors(x.dtype)
         narrow = jnp.einsum(f"{letters},{inputs}r->BTr", x, down)
         return jnp.einsum(f"BTr,r{outputs}->{out}", narrow, up)
+
+    def _factors(self, dtype: jnp.dtype) -> tuple[jax.Array, jax.Array]:
+        in_axes, out_axes = self._factor_axes()
+        down = self.placement.weight(self.lora_down[...], in_axes, dtype)
+        return down, self.placement.weight(self.lora_up[...], out_axes, dtype)
 
     def _factor_axes(self) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
         return (*self.axes[: self.num_inputs], None), (None, *self.axes[self.num_inputs :])

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from configs.schema import AdapterConfig, ModelConfig
-from model.attention import Attend
+from model.attend import attend_within
 from model.embedding import look_up
 from model.layers import Tokens
 from model.lora import freeze_all_but_factors
@@ -21,7 +21,7 @@ from model.parameters import TABLE, declare
 from model.placement import Placement
 from model.rope import rope_tables
 from model.stack import AttendWith, declare_layers, run_layers
-from parallelism import TruncatedNormal, attention
+from parallelism import TruncatedNormal
 
 
 class Output(NamedTuple):
@@ -78,34 +78,13 @@ class Transformer(nnx.Module):
         if positions_BT is None:
             order = self.placement.row_layout.permutation(tokens_BT.shape[1])
             positions_BT = jnp.broadcast_to(order, tokens_BT.shape)
-        attend = self._attend_within(segment_ids_BT if self.placement.packed else None)
+        segments = segment_ids_BT if self.placement.packed else None
+        attend = attend_within(self.placement, segments)
         valid = None if segment_ids_BT is None else segment_ids_BT > 0
         x_BTD, _, loads = self.apply_layers(
             self.embed(tokens_BT), positions_BT, lambda _: attend, valid_BT=valid
         )
         return Output(self.logits(self.final_norm(x_BTD)), loads)
-
-    def _attend_within(self, segment_ids_BT: jax.Array | None) -> Attend:
-        """Attention within the segments of each row, by the placement's set-up."""
-        place = self.placement
-        if segment_ids_BT is not None:
-            segment_ids_BT = place.fold(segment_ids_BT, "batch", "sequence")
-
-        def attend(
-            query_BTNH: jax.Array, key_BTKH: jax.Array, value_BTKH: jax.Array, **rule: Any
-        ) -> tuple[jax.Array, None]:
-            heads, kv_heads = (("batch", "sequence", of, None) for of in ("heads", "kv_heads"))
-            out = attention(
-                place.fold(query_BTNH, *heads),
-                place.fold(key_BTKH, *kv_heads),
-                place.fold(value_BTKH, *kv_heads),
-                setup=place.attention,
-                segment_ids=segment_ids_BT,
-                **rule,
-            )
-            return place.unfold(out, *heads), None
-
-        return attend
 
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
         """Rows of the embedding table, [B, T, D] in the compute dtype."""
