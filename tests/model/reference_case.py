@@ -73,20 +73,25 @@ class Result:
     grads: dict[str, np.ndarray]
 
 
-def compute(case, sizes, scan=True):
-    """Ours for both batches, on a mesh of these axis sizes."""
+def declared(case, sizes, *overrides, scan=True):
+    """The case's model with its weights on a mesh of these axis sizes: setup and parameters."""
     devices = jax.devices()[: int(np.prod(list(sizes.values())))]
     mesh = make_mesh(sizes, devices)
     rows, length = case.numbers["input_ids"].shape
-    config = load([f"data.batch={rows}", f"data.seq_len={length}"])
+    config = load([f"data.batch={rows}", f"data.seq_len={length}", *overrides])
     config = dataclasses.replace(
         config,
         model=dataclasses.replace(case.model_config(), scan_layers=scan),
         mesh=dataclasses.replace(config.mesh, **dict(mesh.shape)),
     )
     setup = declare_run(config, mesh)
-    parameters = load_parameters(Folder(case.path), setup.model, mesh)
-    feed = Feed(mesh, setup.rules, setup.layout)
+    return setup, load_parameters(Folder(case.path), setup.model, mesh)
+
+
+def compute(case, sizes, *overrides, scan=True):
+    """Ours for both batches, on a mesh of these axis sizes."""
+    setup, parameters = declared(case, sizes, *overrides, scan=scan)
+    feed = Feed(setup.mesh, setup.rules, setup.layout)
     step = jax.jit(functools.partial(_step, setup.model), compiler_options=QUICK_COMPILE)
     return [_result(setup, *step(parameters, feed(batch))) for batch in case.batches()]
 
