@@ -34,6 +34,8 @@ def call_hydra(task: Callable[[Any], Any], overrides: Sequence[str], flags: Sequ
             launch()
         except SystemExit as stop:
             return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+        except KeyboardInterrupt:  # of a launcher that does not take signals itself
+            return INTERRUPTED
     return 0
 
 

@@ -8,13 +8,13 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import IO, Any
 
-from sweeps.job import Job, Record, register
+from sweeps.job import TERMINAL, Job, Record, register
 
 _POLL_SECONDS = 0.05
 _KEPT_LINES = 60  # of what a process said on stderr, for the log of a job that has none
@@ -61,20 +61,22 @@ class _Process:
     alone: bool
     started: float = field(default_factory=time.monotonic)
     said: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
-    reader: threading.Thread | None = None
+    readers: list[threading.Thread] = field(default_factory=list)
 
     @classmethod
     def start(cls, job: Job, record: Record, alone: bool) -> _Process:
         """Starts the job's command; one that runs beside others speaks to FOLDER/terminal.log.
 
-        It has a process group of its own: the terminal's Ctrl-C reaches it once, through us.
+        So does one that has no train.log, and to the terminal too. A job has a process group of
+        its own: the terminal's Ctrl-C reaches it once, through us.
         """
+        both = alone and job.mode != "train"
         with ExitStack() as stack:
-            log = None if alone else stack.enter_context((job.folder / "terminal.log").open("a"))
+            log = None if alone else stack.enter_context((job.folder / TERMINAL).open("a"))
             popen = subprocess.Popen(
                 job.command(),
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=subprocess.PIPE if both else log,
                 stderr=subprocess.PIPE,
                 text=True,
                 encoding="utf-8",
@@ -83,8 +85,9 @@ class _Process:
                 cwd=job.cwd,
             )
         process = cls(job, record, popen, alone)
-        process.reader = threading.Thread(target=process._read, args=(popen.stderr,), daemon=True)
-        process.reader.start()
+        process._start_reading(process._read_errors, popen.stderr)
+        if both:
+            process._start_reading(process._read_output, popen.stdout)
         return process
 
     @property
@@ -98,8 +101,8 @@ class _Process:
 
     def conclude(self) -> None:
         """Writes down how the job ended, in its own log too if that does not know yet."""
-        if self.reader:
-            self.reader.join(timeout=5)
+        for reader in self.readers:
+            reader.join(timeout=5)
         minutes = (time.monotonic() - self.started) / 60
         self.record.after(minutes * 60, self.exit_code).write(self.job.folder)
         name = f"job {self.job.number}"
@@ -118,12 +121,22 @@ class _Process:
         with log.open("a", encoding="utf-8") as file:
             file.writelines([*unknown, f"the process ended with exit code {self.exit_code}\n"])
 
-    def _read(self, stream: IO[str]) -> None:
+    def _start_reading(self, read: Callable[[IO[str]], None], stream: IO[str] | None) -> None:
+        self.readers.append(threading.Thread(target=read, args=(stream,), daemon=True))
+        self.readers[-1].start()
+
+    def _read_errors(self, stream: IO[str]) -> None:
         with stream:
             for line in stream:
                 self.said.append(line)
                 prefix = "" if self.alone else f"job {self.job.number}: "
                 print(f"{prefix}{line}", end="", file=sys.stderr, flush=True)
+
+    def _read_output(self, stream: IO[str]) -> None:
+        with stream, (self.job.folder / TERMINAL).open("a", encoding="utf-8") as log:
+            for line in stream:
+                print(line, end="", flush=True)
+                log.write(line)
 
 
 @dataclass

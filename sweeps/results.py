@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from configs.overrides import Override, parse
-from sweeps.job import Record, read_record
+from sweeps.job import TERMINAL, Record, read_record
 
 Curve = tuple[tuple[int, float], ...]  # (step, value)
 
@@ -32,6 +32,7 @@ class Result:
     tokens: int | None = None
     parameters: int | None = None
     compile_seconds: float | None = None
+    not_finite: bool = False
     values: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -39,7 +40,7 @@ class Result:
         """done, refused, failed, diverged, stopped, or unfinished (waiting, or cut off)."""
         if self.exit_code is None:
             return "unfinished"
-        if self.exit_code == 1 and self.losses and not math.isfinite(self.losses[-1][1]):
+        if self.exit_code == 1 and self.not_finite:
             return "diverged"
         return _STATUS.get(self.exit_code, "failed")
 
@@ -99,7 +100,7 @@ def _result(folder: Path, record: Record) -> Result:
     steps = read_metrics(folder)
     speeds = [line["tokens_per_second"] for line in steps.values() if "tokens_per_second" in line]
     last = {name: value for line in steps.values() for name, value in line.items()}
-    log = _log(folder)
+    log, losses = _read(folder / "train.log"), _curve(steps, "loss")
     overrides: list[Override] = [parse(word) for word in record.overrides]
     return Result(
         number=record.number,
@@ -107,12 +108,13 @@ def _result(folder: Path, record: Record) -> Result:
         exit_code=record.exit_code,
         minutes=record.seconds / 60,
         folder=folder,
-        losses=_curve(steps, "loss"),
-        eval_losses=_curve(steps, "eval_loss"),
+        losses=losses,
+        eval_losses=_curve(steps, "eval_loss") or _evaluated(folder),
         tokens_per_second=statistics.median(speeds[1:] or speeds) if speeds else None,
         tokens=_whole(last.get("tokens")),
         parameters=_whole(_said(log, r"init: ([\d,]+) parameters")),
         compile_seconds=_said(log, r"compile: train step in ([\d.]+) s"),
+        not_finite=(bool(losses) and not math.isfinite(losses[-1][1])) or _says_not_finite(log),
         values={o.key: (o.value or "").strip().strip("'\"") for o in overrides},
     )
 
@@ -121,8 +123,19 @@ def _curve(steps: Mapping[int, Mapping[str, float]], name: str) -> Curve:
     return tuple((step, line[name]) for step, line in steps.items() if name in line)
 
 
-def _log(folder: Path) -> str:
-    log = folder / "train.log"
+def _evaluated(folder: Path) -> Curve:
+    """What a job with mode=eval said last: it leaves no metrics."""
+    said = re.findall(r"^eval: step=(\d+) eval_loss=(\S+)", _read(folder / TERMINAL), re.MULTILINE)
+    return tuple((int(step), float(loss)) for step, loss in said[-1:])
+
+
+def _says_not_finite(log: str) -> bool:
+    """A parameter can overflow although the loss is finite; the last error tells."""
+    errors = [line for line in log.splitlines() if " ERROR " in line]
+    return "not finite" in errors[-1] if errors else False
+
+
+def _read(log: Path) -> str:
     return log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
 
 

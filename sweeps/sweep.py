@@ -48,7 +48,7 @@ def sweep(run: Run, asked: Namespace, flags: Sequence[str]) -> int:
 
         job = Job.of(_WithHydra(composed, HydraConfig.get()))
         code = _in_this_process(run, job) if in_process else run_jobs([job])
-        if code in _STOPPED:
+        if in_process and code in _STOPPED:  # elsewhere others go on, and the launcher must know
             raise SystemExit(code)
         return objective(job.folder)
 

@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_best_value_inside_two_values_and_other_keys_say_nothing():
 
 def test_a_diverged_job_is_an_edge_that_was_seen():
     jobs = [*_sweep("optimizer.lr", {1: 2.0, 2: 1.0}), _job(2, "optimizer.lr", 3, float("nan"))]
-    jobs[2] = _job(2, "optimizer.lr", 3, float("nan"), code=1)
+    jobs[2] = replace(_job(2, "optimizer.lr", 3, float("nan"), code=1), not_finite=True)
     assert jobs[2].status == "diverged"
     assert jobs[2].goal == float("inf")
     assert edge_warnings(jobs) == []

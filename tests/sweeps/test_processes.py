@@ -6,6 +6,8 @@ import os
 
 import pytest
 
+from sweeps.results import objective
+
 DONE = "log(step=1, loss=2.0); log(step=1, eval_loss=float(words['optimizer.lr']))"
 
 
@@ -61,6 +63,34 @@ while True:
     assert "0 of 2 jobs are done" in capfd.readouterr().out
     assert stand_in("log(step=3, loss=0.5)", "seed=0,1") == 0
     assert [row["final_loss"] for row in _table(tmp_path / "S")] == ["0.5", "0.5"]
+
+
+OUTCOMES = """
+if words["seed"] == "1":
+    log(step=1, loss=float("nan"))
+    sys.exit(1)
+if words["seed"] == "2":
+    with open(os.path.join(folder, "train.log"), "w") as file:
+        file.write("09:00:00 ERROR step 1: loss=2.0 param_norm=inf: not finite\\n")
+    sys.exit(1)
+log(step=1, loss=2.0)
+log(step=1, eval_loss=float("nan") if words["seed"] == "3" else 1.5)
+"""
+
+
+def test_a_sweeper_is_told_the_eval_loss_and_infinity_for_what_diverged(stand_in, tmp_path):
+    assert stand_in(OUTCOMES, "seed=0,1,2,3") == 1
+    told = [objective(tmp_path / "S" / str(job)) for job in range(4)]
+    assert told == [1.5, float("inf"), float("inf"), float("inf")]
+    assert _statuses(tmp_path / "S") == ["done", "diverged", "diverged", "done"]
+
+
+def test_jobs_that_evaluate_have_their_loss_in_the_table(stand_in, tmp_path, capfd):
+    job = "print(f'eval: step=7 eval_loss={float(words[\"seed\"]) / 4!r} perplexity=1.0')"
+    assert stand_in(job, "mode=eval", "run.dir=R", "seed=1,2") == 0
+    assert [row["eval_loss"] for row in _table(tmp_path / "S")] == ["0.25", "0.5"]
+    assert "eval: step=7 eval_loss=0.5" in capfd.readouterr().out
+    assert (tmp_path / "S/1/terminal.log").read_text().startswith("eval: step=7")
 
 
 def test_several_jobs_run_at_once(stand_in, tmp_path):

@@ -2,9 +2,13 @@
 
 import csv
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
+
+from training.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]
 TINY = (
@@ -46,6 +50,37 @@ def test_jobs_that_differ_in_numbers_compile_once(tmp_path: Path) -> None:
     first, _, last = _table(sweep)
     assert float(first["eval_loss"]) != float(last["eval_loss"])
     assert int(first["parameters"].replace(",", "")) > 1000
+
+
+def test_a_sweep_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
+    """SIGKILL takes the sweep and its second job; the third is refused, whenever it comes."""
+    words = (
+        *(word for word in TINY if "steps" not in word), "train.steps=2,400,-1",
+        "schedule=constant", "checkpoint.every=50", "hydra.sweep.dir=S",
+    )  # fmt: skip
+    command = [sys.executable, str(ROOT / "train.py"), "--multirun", *words]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as sweep:
+        assert sweep.stdout is not None
+        # the save of step 100 has waited for that of step 50
+        next(line for line in sweep.stdout if line.startswith("step 110/400"))
+        job = int((tmp_path / "S/1/.lock").read_text().split()[1])
+        os.kill(sweep.pid, signal.SIGKILL)
+        os.kill(job, signal.SIGKILL)
+        sweep.stdout.read()  # ends when both are gone
+    done = (tmp_path / "S/0/metrics.jsonl").read_bytes()
+    again = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert again.returncode == 1, "for the third job"
+    assert [row["status"] for row in _table(tmp_path / "S")] == ["done", "done", "refused"]
+    assert "job 0 is done already" in again.stdout
+    assert (tmp_path / "S/0/metrics.jsonl").read_bytes() == done
+    restored = re.search(r"restore: step (\d+) in", again.stdout)
+    assert restored is not None and int(restored[1]) in range(50, 400, 50)
+    assert list(read_metrics(tmp_path / "S/1")) == list(range(1, 401))
 
 
 def test_device_counts_differ_between_jobs_that_run_at_once(tmp_path: Path) -> None:
