@@ -58,9 +58,17 @@ def _compile_report(step: Compiled) -> str:
 
 
 def _balance_chart(setup: Setup) -> Image.Image:
-    layouts = dict.fromkeys((setup.layout.name, "contiguous"))
+    """The run's layout beside the contiguous one; beside zigzag where it is contiguous itself."""
+    layouts = [setup.layout.name, _other_layout(setup)]
     pairs = {name: rank_pairs(setup, Layout(name, setup.layout.cp)) for name in layouts}
     return bar_chart("attended pairs a row and layer, by context rank", pairs)
+
+
+def _other_layout(setup: Setup) -> str:
+    if setup.layout.name != "contiguous":
+        return "contiguous"
+    halves = setup.config.data.seq_len % (2 * setup.layout.cp) == 0
+    return "zigzag" if halves else "striped"
 
 
 def _chart_groups() -> dict[str, dict[str, tuple[str, list[str]]]]:

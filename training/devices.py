@@ -9,6 +9,7 @@ import jax
 
 from configs import Config
 from parallelism import simulate_cpu_devices
+from training.compile_cache import share_compiled_programs
 
 # Set by the launchers that jax.distributed knows; a run with none of them is one process.
 _LAUNCHERS = ("JAX_COORDINATOR_ADDRESS", "SLURM_STEP_NODELIST", "OMPI_MCA_orte_hnp_uri")
@@ -19,7 +20,7 @@ def start_devices(config: Config) -> list[jax.Device]:
     if config.mesh.simulate:
         simulate_cpu_devices(config.mesh.simulate)
     if config.compile_cache:
-        _share_compiled_programs(Path(config.compile_cache))
+        share_compiled_programs(Path(config.compile_cache))
     _join_processes()
     return jax.devices()
 
@@ -39,13 +40,3 @@ def _join_processes() -> None:
 
 def _num_slurm_tasks() -> int:
     return int(os.environ.get("SLURM_NTASKS", "1"))
-
-
-def _share_compiled_programs(directory: Path) -> None:
-    """Keeps compiled programs for the next run; a directory that cannot be used is no error.
-
-    All of them, however short: then a job that differs in numbers alone compiles nothing.
-    """
-    jax.config.update("jax_compilation_cache_dir", str(directory))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_raise_persistent_cache_errors", False)

@@ -183,6 +183,10 @@ def test_the_pairs_of_each_rank_are_bars_as_high_as_they_are(board: Any) -> None
     heights = sorted(set(blue.tolist()))
     assert heights[0] == 0 and len(heights) == 3
     assert heights[1] / heights[2] == pytest.approx(300 / 876, abs=0.01)
+    # beside them zigzag, with which both ranks have the mean of 588
+    orange = np.all(chart == (217, 95, 14), axis=-1)[70:].sum(axis=0)
+    assert orange.max() / heights[2] == pytest.approx(588 / 876, abs=0.01)
+    assert len(set(orange.tolist())) == 2
 
 
 def test_a_mesh_is_drawn_with_a_cell_a_device_and_a_color_a_context_rank(board: Any) -> None:
