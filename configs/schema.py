@@ -205,7 +205,10 @@ class InitConfig:
         "its config.json unless model= says otherwise. Without run.dir, eval, generate and export "
         "read it too."
     )
-    stack_bytes: int = key("Largest stack of draws alive at once, in bytes per device.")
+    stack_bytes: int = key(
+        "Parameters of at most this many bytes per device are drawn by programs that they share, "
+        "in memory of that size; larger ones by a program for each kind."
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

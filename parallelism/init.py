@@ -21,14 +21,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from parallelism.draws import KEY_DATA, PRNG
-from parallelism.init_programs import Programs, SingleGraph, kind_programs
-from parallelism.kinds import group_kinds
+from parallelism.init_programs import Programs, SingleGraph, own_program
+from parallelism.kinds import Kind, group_kinds
 from parallelism.params import flatten_specs
 from parallelism.rules import DEFAULT_RULES, Rules
+from parallelism.shared_programs import share
 
 Strategy = Literal["two_stage", "single_graph"]
-# Above some 64 KiB a launch costs less than the draw: larger parameters gain nothing from company.
-DEFAULT_STACK_BYTES = 1 << 16
+DEFAULT_STACK_BYTES = 1 << 30
 
 
 def init_sharded(
@@ -57,8 +57,9 @@ def plan_init(
 ) -> InitProgram:
     """Chooses the programs that make the parameters; traces, compiles and allocates nothing.
 
-    two_stage: parameters of one kind are drawn together, in stacks of at most `stack_bytes` on each
-    device, and handed out; the cost to compile grows with the number of kinds only.
+    two_stage: a program for every kind of parameters, or for every initializer and every shape,
+    where kinds can share them; the cost to compile grows with the number of kinds only. Shared
+    programs draw into memory of at most `stack_bytes` on each device.
     single_graph: one program with an output for every parameter; the reference for tests.
     `mesh` may be of devices that are not here, to compile for them.
 
@@ -71,12 +72,16 @@ def plan_init(
         raise ValueError("jax_threefry_partitionable is off; without it, draws depend on the mesh")
     by_path, treedef = flatten_specs(specs)
     kinds = group_kinds(by_path, mesh, rules)
-    parts: list[Programs]
-    if strategy == "single_graph":
-        parts = [SingleGraph(kinds)]
-    else:
-        parts = [kind_programs(kind, stack_bytes) for kind in kinds]
+    parts = (
+        [SingleGraph(kinds)] if strategy == "single_graph" else _few_programs(kinds, stack_bytes)
+    )
     return InitProgram(parts, list(by_path), treedef)
+
+
+def _few_programs(kinds: Sequence[Kind], stack_bytes: int) -> list[Programs]:
+    shared = share(kinds, stack_bytes)
+    done = {kind for part in shared for kind in part.kinds}
+    return [*shared, *(own_program(kind) for kind in kinds if kind not in done)]
 
 
 class InitProgram:
@@ -91,7 +96,7 @@ class InitProgram:
         self._parts = parts
         self._paths = paths
         self._treedef = treedef
-        self._ends: list[Future[float]] = []
+        self._compiling: list[list[Future[tuple[jax.stages.Compiled, float]]]] = []
         self._started = 0.0
         self.num_programs = sum(part.num_programs for part in parts)
         self.compile_seconds = 0.0
@@ -101,26 +106,27 @@ class InitProgram:
 
         Raises ValueError for an initializer that gives another shape or dtype than was asked for.
         """
-        if self._ends or not self._parts:
+        if self._compiling or not self._parts:
             return self
         self._started = time.perf_counter()
-        num_threads = min(len(self._parts), os.cpu_count() or 1)
+        num_threads = min(self.num_programs, os.cpu_count() or 1)
         pool = ThreadPoolExecutor(num_threads, thread_name_prefix="init-compile")
-        try:
-            ends = []
-            for part in self._parts:
-                part.lower()  # holds the interpreter, while the compiler in its threads does not
-                ends.append(pool.submit(_compile, part))
+        try:  # tracing holds the interpreter, while the compiler in its threads does not
+            self._compiling = [
+                [pool.submit(_compile, program) for program in part.lower()] for part in self._parts
+            ]
         finally:
             pool.shutdown(wait=False)
-        self._ends = ends
         return self
 
     def compile(self) -> InitProgram:
         """Returns when every program is compiled; raises what their compiling raised."""
         self.start_compile()
-        if self._ends:
-            self.compile_seconds = max(end.result() for end in self._ends) - self._started
+        for part, programs in zip(self._parts, self._compiling, strict=True):
+            done = [program.result() for program in programs]
+            part.compiled = [program for program, _ in done]
+            last = max(end for _, end in done) - self._started
+            self.compile_seconds = max(self.compile_seconds, last)
         return self
 
     @property
@@ -131,7 +137,8 @@ class InitProgram:
     def run(self, key: jax.Array) -> Any:
         """Returns the tree of arrays drawn from `key`; raises ValueError if it is no threefry key.
 
-        Alive at once are the arrays made so far, one stack, and the temporaries of one program.
+        Alive at once are the arrays made so far, the memory that shared programs draw into, and the
+        temporaries of one program.
         """
         root = _key_data(key)
         self.compile()
@@ -139,9 +146,9 @@ class InitProgram:
         return jax.tree_util.tree_unflatten(self._treedef, [arrays[path] for path in self._paths])
 
 
-def _compile(part: Programs) -> float:
-    part.compile()
-    return time.perf_counter()
+def _compile(program: jax.stages.Lowered) -> tuple[jax.stages.Compiled, float]:
+    """The executable, and the time at which it was there."""
+    return program.compile(), time.perf_counter()
 
 
 def _key_data(key: jax.Array) -> np.ndarray:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding
 
 from parallelism.initializers import ignores_key, initializer_identity
 from parallelism.params import DrawId, Initializer, ParamSpec, check_distinct, draw_ids
@@ -52,11 +52,6 @@ class Kind:
         """Bytes of one parameter on one device."""
         shard = self.sharding.shard_shape(self.shape)
         return math.prod(shard) * np.dtype(self.dtype).itemsize
-
-    @property
-    def stack_sharding(self) -> NamedSharding:
-        """Sharding of several parameters behind one leading, unsharded axis."""
-        return NamedSharding(self.sharding.mesh, PartitionSpec(None, *self.sharding.spec))
 
 
 def group_kinds(specs: Mapping[str, ParamSpec], mesh: Mesh, rules: Rules) -> list[Kind]:

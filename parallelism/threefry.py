@@ -7,6 +7,7 @@ out, so that one pass over the output makes its bits and its values. Bit for bit
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -15,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.random import define_prng_impl, threefry_prng_impl
+
+from parallelism.shard_order import element_indices
 
 Words = TypeVar("Words", np.ndarray, jax.Array)
 
@@ -50,6 +53,17 @@ def fusible_key(key_data: jax.Array) -> jax.Array:
     return jax.random.wrap_key_data(key_data, impl=_FUSIBLE)
 
 
+def piece_key(key_data: jax.Array, row: jax.Array, start: jax.Array) -> jax.Array:
+    """A key that draws a piece of a shard: the bits of the elements from `start` on.
+
+    `key_data` uint32 [2], `row` as of ShardOrder.rows, `start` a uint32 scalar. It serves one call
+    of a function of jax.random that takes a 32-bit word an element, for a shape [n] in place of
+    the parameter's.
+    """
+    words = jnp.concatenate([key_data, start[None], row])
+    return jax.random.wrap_key_data(words, impl=_of_pieces(row.shape[0]))
+
+
 def _random_bits(key_data: jax.Array, bit_width: int, shape: Sequence[int]) -> jax.Array:
     """Element i of the flattened result is the hash of i: [*shape] of uint8, 16, 32 or 64."""
     if math.prod(shape) > 2**32:  # JAX counts in 64 bits
@@ -64,6 +78,18 @@ def _random_bits(key_data: jax.Array, bit_width: int, shape: Sequence[int]) -> j
     return (first ^ second).astype(f"uint{bit_width}")
 
 
+def _piece_bits(words: jax.Array, bit_width: int, shape: Sequence[int]) -> jax.Array:
+    assert bit_width == 32, "a piece is drawn from 32-bit words"
+    assert len(shape) == 1, "a piece is drawn as a row of elements"
+    index = element_indices(words[3:], words[2], shape[0])
+    first, second = hash_block((words[0], words[1]), (jnp.zeros_like(index), index))
+    return first ^ second
+
+
+def _no_other_key(*_: Any) -> Any:
+    raise ValueError("an elementwise initializer draws with the key that it is given")
+
+
 _FUSIBLE: Any = define_prng_impl(
     key_shape=threefry_prng_impl.key_shape,
     seed=threefry_prng_impl.seed,
@@ -73,3 +99,16 @@ _FUSIBLE: Any = define_prng_impl(
     name="fusible_threefry2x32",
     tag="ffry",
 )
+
+
+@functools.cache
+def _of_pieces(row_size: int) -> Any:
+    return define_prng_impl(
+        key_shape=(3 + row_size,),
+        seed=_no_other_key,
+        split=_no_other_key,
+        random_bits=_piece_bits,
+        fold_in=_no_other_key,
+        name=f"threefry2x32_of_pieces_{row_size}",
+        tag=f"pfry{row_size}",
+    )

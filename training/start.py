@@ -11,7 +11,7 @@ import jax
 from configs import Config
 from data import Dataset, fingerprint_changes, open_splits
 from model.lora import factors_only, joined_by_name
-from parallelism import plan_init
+from parallelism import InitProgram, plan_init
 from training.checkpoint import CheckpointError, Checkpoints, Restored
 from training.compile import Compiled, compile_train_step
 from training.console import announce
@@ -21,6 +21,8 @@ from training.plan import num_parameters
 from training.setup import Setup
 from training.signals import StopSignal, in_background
 from training.state import TrainState
+
+_REST = "rest of the train state"
 
 
 @dataclass
@@ -78,31 +80,35 @@ def check_resume(config: Config, checkpoints: Checkpoints) -> None:
         )
 
 
+def init_plan(setup: Setup) -> InitProgram:
+    """The programs that draw the train state, or, with init.from_hf, what is not read from there.
+
+    One plan, so that moments share programs with parameters, whose paths stay what they are.
+    """
+    specs, options = setup.specs, setup.config.init
+    drawn = factors_only(specs.parameters) if options.from_hf else specs.parameters
+    return plan_init(
+        {**drawn, _REST: (specs.step, specs.optimizer)},
+        setup.mesh,
+        setup.rules,
+        strategy=options.strategy,
+        stack_bytes=options.stack_bytes,
+    )
+
+
 def new_state(setup: Setup) -> tuple[TrainState, dict[str, float]]:
     """Draws the train state by the configured strategy; returns the seconds that it took too.
 
     With init.from_hf the parameters are read from there, and nothing is drawn.
     """
     config, start = setup.config, time.perf_counter()
-    specs, imported = setup.specs, config.init.from_hf is not None
-    own = factors_only(specs.parameters) if imported else specs.parameters
-    drawn = (own, (specs.step, specs.optimizer))
-    plans = [
-        plan_init(
-            part,
-            setup.mesh,
-            setup.rules,
-            strategy=config.init.strategy,
-            stack_bytes=config.init.stack_bytes,
-        ).start_compile()
-        for part in drawn
-    ]
-    key = jax.random.key(config.seed)
-    parameters, (step, optimizer) = (plan.run(key) for plan in plans)
-    if imported:
+    plan = init_plan(setup)
+    parameters = plan.run(jax.random.key(config.seed))
+    step, optimizer = parameters.pop(_REST)
+    if config.init.from_hf is not None:
         parameters = joined_by_name(parameters, read_folder(setup))
     seconds = {
-        "compile_init_seconds": max(plan.compile_seconds for plan in plans),
+        "compile_init_seconds": plan.compile_seconds,
         "init_seconds": time.perf_counter() - start,
     }
     return TrainState(step, parameters, optimizer), seconds

@@ -23,6 +23,7 @@ from parallelism import (
 SEED, NUM_LAYERS = 7, 3
 MESHES = {
     "one_device": ({}, 1),
+    "fsdp4": ({"fsdp": 4}, 4),
     "fsdp8": ({"fsdp": 8}, 8),
     "tensor2_fsdp4": ({"fsdp": 4, "tensor": 2}, 8),
     "context4_fsdp2": ({"fsdp": 2, "context": 4}, 8),
@@ -32,10 +33,11 @@ LECUN = jax.nn.initializers.lecun_normal()
 MATRICES = {
     "query": ((24, 10), "float32", TruncatedNormal(0.02), ("embed", "heads")),
     "key": ((24, 10), "float32", TruncatedNormal(0.02), ("embed", "heads")),
+    "out": ((10, 24), "float32", TruncatedNormal(0.02), ("heads", "embed")),
     "up": ((24, 7), "float32", LECUN, ("embed", "mlp")),
     "down": ((10, 24), "bfloat16", Normal(0.1), ("mlp", "embed")),
 }
-HEAD = ((24, 13), "float32", TruncatedNormal(0.5), ("embed", "vocab"))
+HEAD = ((24, 13), "float32", TruncatedNormal(0.02), ("embed", "vocab"))  # shares with the above
 
 
 def mesh_of(name):
@@ -114,14 +116,28 @@ def test_single_graph_draws_what_the_definition_says(mesh_name, declare, expecte
 
 
 @pytest.mark.parametrize(
-    ("mesh_name", "per_piece"),
-    [*((name, 100) for name in MESHES), ("fsdp8", 1), ("fsdp8", 4), ("tensor2_fsdp4", 2)],
+    ("mesh_name", "stack_bytes", "num_programs"),
+    # shared: a draw, a filling, three shapes; up, down and the step counter have their own
+    [*((name, 2**20, 5 + 3) for name in MESHES), ("fsdp8", 0, 3 + 3)],
 )
-def test_two_stages_draw_the_same_bits_in_pieces_of_any_size(mesh_name, per_piece, expected):
-    mesh = mesh_of(mesh_name)
-    stack_bytes = per_piece * 24 * 10 * 4 // mesh.size
-    tree = init_sharded(unrolled(), jax.random.key(SEED), mesh, stack_bytes=stack_bytes)
-    assert_tree(tree, expected)
+def test_programs_shared_or_not_draw_the_same_bits(mesh_name, stack_bytes, num_programs, expected):
+    plan = plan_init(unrolled(), mesh_of(mesh_name), stack_bytes=stack_bytes)
+    assert plan.num_programs == num_programs
+    assert_tree(plan.run(jax.random.key(SEED)), expected)
+
+
+def test_shards_larger_than_a_piece_draw_the_same_bits():
+    shapes = {"up": (64, 1200), "down": (1200, 64), "deep": (6, 40, 320)}
+    axes = {"up": ("embed", "mlp"), "down": ("mlp", "embed"), "deep": ("mlp", "embed", "vocab")}
+    rules = DEFAULT_RULES.override({"embed": "fsdp", "mlp": "context", "vocab": "tensor"})
+    mesh = make_mesh({"fsdp": 2, "context": 2, "tensor": 2})
+    for std in (0.5, 3.0):
+        initializer = TruncatedNormal(std) if std < 1 else Normal(std)
+        specs = {n: ParamSpec(s, "float32", initializer, axes[n]) for n, s in shapes.items()}
+        plan = plan_init(specs, mesh, rules)
+        assert plan.num_programs == 2 + 3
+        for name, array in plan.run(jax.random.key(SEED)).items():
+            assert_bits_equal(array, definition(name, 0, shapes[name], "float32", initializer))
 
 
 @pytest.mark.parametrize("mesh_name", MESHES)
@@ -208,6 +224,23 @@ def test_constants_are_exact_in_each_dtype_and_share_no_buffer():
         for shard in leaf.addressable_shards
     ]
     assert len(set(pointers)) == len(pointers)
+
+
+def test_constants_that_share_a_row_with_draws_are_exact():
+    shapes = {"a": (16, 4), "b": (8, 24), "c": (40,)}
+    specs = {
+        name: [
+            ParamSpec(shape, "bfloat16", draw, ("embed", None)[: len(shape)])
+            for draw in (Normal(1.0), Constant(0.1), Constant(-2.0))
+        ]
+        for name, shape in shapes.items()
+    }
+    plan = plan_init(specs, mesh_of("fsdp8"))
+    assert plan.num_programs == 2 + 3
+    for drawn, *constants in plan.run(jax.random.key(0)).values():
+        assert np.asarray(drawn, np.float32).std() > 0.5
+        for array, value in zip(constants, (0.1, -2.0), strict=True):
+            assert_bits_equal(array, np.full(drawn.shape, value, jnp.bfloat16))
 
 
 def test_a_plan_runs_again_with_another_key():
