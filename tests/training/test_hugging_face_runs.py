@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -43,6 +44,17 @@ def test_the_model_is_that_of_the_folder_unless_the_command_names_one():
     assert (taken.family, taken.embed_dim, taken.remat) == ("qwen3", 32, "full")
     named = with_model_of_folder(load([folder, "model=qwen3_0.6b"])).model
     assert named.embed_dim == 1024
+
+
+def test_rotary_frequencies_of_the_command_replace_those_of_the_folder():
+    words = [f"init.from_hf={OWN / 'qwen3'}", "model.rope_scaling.type=yarn"]
+    words += ["model.rope_scaling.factor=4", "model.rope_scaling.original_seq_len=128"]
+    plain = with_model_of_folder(load(words[:1])).model
+    stretched = with_model_of_folder(load(words)).model
+    assert (stretched.rope_scaling.type, stretched.rope_scaling.factor) == ("yarn", 4)
+    assert replace(stretched, rope_scaling=plain.rope_scaling) == plain
+    moved = with_model_of_folder(load([words[0], "model.rope_theta=5e6"])).model
+    assert moved == replace(plain, rope_theta=5e6)
 
 
 def test_a_run_goes_from_folder_to_folder(tmp_path, capsys):
