@@ -146,6 +146,7 @@ def _runs(folder: Path) -> None:
 _INPUTS: dict[str, tuple[Callable[[Path], None], ...]] = {
     "README.md": (lambda folder: texts(folder / "books", "book.txt"),),
     "docs/data.md": (_data,),
+    "docs/long_context.md": (_model("DIR"), lambda folder: texts(folder / "TEXT", "text.txt")),
     "docs/models.md": (_model("DIR"), lambda folder: texts(folder / "TEXT", "text.txt")),
     "docs/real_model.md": (_gguf,),
     "docs/tensorboard.md": (_runs,),

@@ -40,8 +40,10 @@ FEW = 30  # steps that are not made fewer
 
 
 def as_it_stands(command: Command) -> None:
-    """The command itself."""
-    _ends_well(command, command.words[2:])
+    """The command itself; what the page shows below it is said."""
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        _ends_well(command, command.words[2:])
+    assert_said(command, out.getvalue())
 
 
 def show(command: Command) -> None:
@@ -71,6 +73,12 @@ def refused(command: Command) -> None:
     expected = re.search(r"# exit code (\d+)", command.text)
     code, said = what_is_said(command)
     assert code == int(expected[1] if expected else 2), said
+    assert_said(command, said)
+
+
+def assert_said(command: Command, said: str) -> None:
+    """The lines below the command are in `said`, in this order; ... stands for anything."""
+    said = " ".join(said.split())
     shown = " ".join(" ".join(command.output).split())
     for part in filter(None, re.split(r" ?\.\.\.(?: |$)", shown)):
         assert part in said, f"{part!r} is not said:\n{said}"
