@@ -69,18 +69,23 @@ def num_parameters(specs: Any) -> int:
     return sum(math.prod(spec.shape) for spec in jax.tree.leaves(specs))
 
 
-def rank_pairs(setup: Setup, layout: Layout) -> np.ndarray:
+def rank_pairs(setup: Setup, layout: Layout | None = None) -> np.ndarray:
     """Pairs (query, key) that each context rank attends to in a layer of a row, int64 [C].
 
-    Layers with a window attend to fewer pairs than others; this is the mean over all layers.
+    Layers with a window attend to fewer pairs than others; this is the mean over all layers. In
+    the attention's own layout, unless one is given; under ulysses every rank attends to all pairs
+    for its share of the heads, which counts as that share of the pairs.
     """
+    attention, cp = setup.model.placement.attention, setup.config.mesh.context
     kinds = Counter(kind.window for kind in layer_kinds(setup.config.model))
     seq_len, num_layers = setup.config.data.seq_len, setup.config.model.num_layers
     pairs = [
-        count * attended_pairs(layout, seq_len, AttentionMask(window=window))
+        count * attended_pairs(layout or attention.layout, seq_len, AttentionMask(window=window))
         for window, count in kinds.items()
     ]
-    return np.sum(pairs, axis=0) // num_layers
+    total = np.sum(pairs, axis=0) // num_layers
+    shares_heads = layout is None and attention.exchanges_heads
+    return np.full(cp, total.sum() // cp) if shares_heads else total
 
 
 def _without_devices(config: Config) -> Config:
@@ -141,7 +146,7 @@ def _memory_sheet(setup: Setup) -> Sheet:
 def _work_sheet(setup: Setup) -> Sheet:
     config, specs = setup.config, setup.specs.parameters
     flops = step_flops(specs, config.model, config.data.batch, config.data.seq_len)
-    pairs = rank_pairs(setup, setup.layout)
+    pairs = rank_pairs(setup)
     rows = [
         ("parameters", f"{num_parameters(specs):,}"),
         ("tokens a step", f"{config.data.batch * config.data.seq_len:,}"),

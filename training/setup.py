@@ -88,7 +88,7 @@ def _placement(config: Config, mesh: Any, rules: Rules) -> Placement:
     return Placement(
         attention=AttentionSetup(
             mesh=mesh if mesh.size > 1 else None,
-            layout=Layout(config.context_parallel.layout, config.mesh.context),
+            layout=_attention_layout(config),
             strategy=config.context_parallel.strategy,
             kernel=config.attention.kernel,
             block_size=config.attention.block_size,
@@ -98,3 +98,14 @@ def _placement(config: Config, mesh: Any, rules: Rules) -> Placement:
         reorder=config.context_parallel.reorder,
         packed=config.data.pack,
     )
+
+
+def _attention_layout(config: Config) -> Layout:
+    """The order in which attention gets its tokens.
+
+    Under ulysses every rank attends to all tokens, and there is nothing to balance: a model that
+    runs in contiguous order need not fold around attention.
+    """
+    parallel = config.context_parallel
+    stays = parallel.strategy == "ulysses" and parallel.reorder == "attention"
+    return Layout("contiguous" if stays else parallel.layout, config.mesh.context)

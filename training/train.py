@@ -49,7 +49,7 @@ def train(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
             announce("done", f"step {at.step} of {last_step} is trained already")
             return 0
         metrics = keep(MetricsLog(run_dir, at.step, primary, mirrors))
-        metrics.once({**ready.seconds, "balance": balance(rank_pairs(setup, setup.layout))})
+        metrics.once({**ready.seconds, "balance": balance(rank_pairs(setup))})
         if primary:
             show_run(metrics, setup, ready.step, new=at.step == 0)
         loop = TrainLoop(

@@ -30,6 +30,14 @@ MESHES = {
     ),
     "ring": (4, ["mesh.context=4", "context_parallel.strategy=ring"]),
     "ulysses": (4, ["mesh.context=4", "context_parallel.strategy=ulysses"]),
+    "ulysses in contiguous order": (
+        4,
+        [
+            "mesh.context=4",
+            "context_parallel.strategy=ulysses",
+            "context_parallel.reorder=attention",
+        ],
+    ),
 }
 
 
