@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from parallelism.attention import (
     attention,
     unsupported,
 )
+from parallelism.attention.pictures import chunk_pairs
 from parallelism.attention.support import choose_kernel, support_table
 
 ROOT = Path(__file__).parents[3]
@@ -103,3 +105,9 @@ def test_a_layout_of_another_cp_than_the_mesh_is_refused():
 
 def test_the_documented_table_is_the_one_the_code_decides_by():
     assert support_table() in (ROOT / "docs" / "context_parallelism.md").read_text()
+
+
+def test_the_documented_picture_is_that_of_the_plan():
+    picture = textwrap.indent(chunk_pairs(4), "    ")
+    assert "pairs of a rank: 9, 9, 9, 9      pairs of a rank: 3, 7, 11, 15" in picture
+    assert picture in (ROOT / "docs" / "context_parallelism.md").read_text()
