@@ -1,7 +1,7 @@
 """Context-parallel attention: time, work, bytes moved and memory, per strategy and layout.
 
     python -m benchmarks.context_parallel                   all tables; writes context_parallel.json
-    python -m benchmarks.context_parallel --only memory     time, memory or reorder
+    python -m benchmarks.context_parallel --only memory     time, memory, reorder or latent
 
 A program here is two layers of nothing but attention, in a loop, with their backward pass; figures
 are per layer, forward and backward together. `plain` is the other side: masked attention as one
@@ -12,6 +12,8 @@ time      8 simulated devices, which share this machine's cores: so the sum of a
 memory    temporary bytes per device, by XLA's plan of the compiled program; nothing runs.
 reorder   context_parallel.reorder: the batch folded once, or queries, keys and values around each
           attention.
+latent    DeepSeek-V3's heads (a quarter of them), forward and backward, compiled only: keys and
+          values expanded before they travel, or the latents sent and expanded where they arrive.
 
 FLOPs are those of matrix products, and bytes those that a rank takes in from others; both are
 counted in the compiled program, loops as often as they run (parallelism/hlo.py).
@@ -20,6 +22,7 @@ counted in the compiled program, loops as often as they run (parallelism/hlo.py)
 from __future__ import annotations
 
 import argparse
+import functools
 import itertools
 import os
 from collections.abc import Callable, Sequence
@@ -34,6 +37,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from benchmarks.measure import median_seconds, print_table, write_json
+from model.latent_keys import LatentKeys
 from model.placement import Placement
 from parallelism import AttentionMask, AttentionSetup, Layout, attention, make_mesh
 from parallelism.attention.plan import balance, plan_attention
@@ -58,6 +62,8 @@ class Heads(NamedTuple):
 
 
 HEADS = Heads()
+LATENT_HEADS, LATENT = 32, LatentKeys(rank=512, nope_dim=128)
+ROPE_DIM, VALUE_DIM = 64, 128
 Attend = Callable[[jax.Array, jax.Array, jax.Array], jax.Array]
 
 
@@ -65,7 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print and write what was asked for."""
     options = _options(arguments)
     jax.config.update("jax_num_cpu_devices", 8)
-    tables = {"time": time_rows, "memory": memory_rows, "reorder": reorder_rows}
+    tables = {
+        "time": time_rows,
+        "memory": memory_rows,
+        "reorder": reorder_rows,
+        "latent": latent_rows,
+    }
     content = {}
     for name in tables if options.only is None else [options.only]:
         content[name] = tables[name](options)
@@ -77,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", choices=["time", "memory", "reorder"])
+    parser.add_argument("--only", choices=["time", "memory", "reorder", "latent"])
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--length", type=int, default=TIMED_LENGTH, help="tokens of a timed row")
     parser.add_argument("--json", type=Path, default=Path(__file__).with_suffix(".json"))
@@ -142,6 +153,44 @@ def reorder_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
         | permute_figures(program)
         for (strategy, reorder), program in programs.items()
     ]
+
+
+def latent_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Bytes and memory of latent attention, by what travels; bfloat16."""
+    mesh, length = context_mesh(TIMED_CP), options.length
+    token = NamedSharding(mesh, P(None, "context"))
+    shapes = {
+        "query": (1, length, LATENT_HEADS, LATENT.nope_dim + ROPE_DIM),
+        "narrow": (1, length, 1, LATENT.rank + ROPE_DIM),
+        "weights": (LATENT.rank, LATENT_HEADS, LATENT.nope_dim + VALUE_DIM),
+    }
+    inputs = [
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=None if name == "weights" else token)
+        for name, shape in shapes.items()
+    ]
+    rows = []
+    for strategy, travels in itertools.product(STRATEGIES, ("keys", "latents")):
+        setup = AttentionSetup(mesh=mesh, layout=Layout("zigzag", TIMED_CP), strategy=strategy)
+        loss = functools.partial(latent_loss, setup, travels == "latents")
+        program = jax.jit(jax.grad(loss, (0, 1, 2))).lower(*inputs).compile()
+        # How many query blocks meet a block of latents is known to the plan, not to the compiler;
+        # those loops exchange nothing.
+        work = program_work(program.as_text() or "", unknown_trips=0)
+        row = {"strategy": strategy, "travels": travels, "MB moved": moved(work, TIMED_CP) / 1e6}
+        rows.append(row | memory_figures(program))
+    return rows
+
+
+def latent_loss(
+    setup: AttentionSetup, narrow_travels: bool, query: jax.Array, narrow: jax.Array, up: jax.Array
+) -> jax.Array:
+    """A scalar of latent attention."""
+    rule: dict[str, Any] = {"mask": AttentionMask(), "setup": setup}
+    if narrow_travels:
+        out = attention(query, narrow, None, expand=LATENT, weights=up, **rule)
+    else:
+        out = attention(query, *LATENT(narrow, up), **rule)
+    return out.astype(jnp.float32).sum()
 
 
 def foldtext(setup: AttentionSetup) -> Attend:
