@@ -58,16 +58,17 @@ def _compile_report(step: Compiled) -> str:
 
 
 def _balance_chart(setup: Setup) -> Image.Image:
-    """The run's layout beside the contiguous one; beside zigzag where it is contiguous itself."""
-    layouts = [setup.layout.name, _other_layout(setup)]
-    pairs = {name: rank_pairs(setup, Layout(name, setup.layout.cp)) for name in layouts}
+    """The attention's layout beside the contiguous one; if it is that itself, beside zigzag."""
+    layout = setup.model.placement.attention.layout
+    layouts = [layout.name, _other_layout(layout, setup.config.data.seq_len)]
+    pairs = {name: rank_pairs(setup, Layout(name, layout.cp)) for name in layouts}
     return bar_chart("attended pairs a row and layer, by context rank", pairs)
 
 
-def _other_layout(setup: Setup) -> str:
-    if setup.layout.name != "contiguous":
+def _other_layout(layout: Layout, seq_len: int) -> str:
+    if layout.name != "contiguous":
         return "contiguous"
-    halves = setup.config.data.seq_len % (2 * setup.layout.cp) == 0
+    halves = seq_len % (2 * layout.cp) == 0
     return "zigzag" if halves else "striped"
 
 
