@@ -14,10 +14,12 @@ import re
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from configs.compose import groups
 from configs.directories import make_run_dir
 from configs.errors import ConfigError
+from configs.fields import did_you_mean
 from configs.help import help_text
 from configs.launch import REFUSED, Run, call_hydra, guarded
 from configs.loading import load_with_overrides
@@ -32,14 +34,12 @@ def main(run: Run, sweep: Sweep, arguments: Sequence[str] | None = None) -> int:
 
     `sweep` is called for --multirun, with the parsed command line and its flags.
     """
-    from hydra._internal.utils import get_args_parser
-
     if arguments is None:
         _speak_utf8()
     words = list(sys.argv[1:] if arguments is None else arguments)
-    asked = get_args_parser().parse_intermixed_args(words)
-    flags = _without(words, asked.overrides)
     try:
+        asked = _parsed(words)
+        flags = _without(words, asked.overrides)
         _refuse_flags(asked)
         if asked.help:
             print(help_text(asked.config_dir))
@@ -52,6 +52,23 @@ def main(run: Run, sweep: Sweep, arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         print(error.report(), file=sys.stderr)
         return REFUSED
+
+
+def _parsed(words: Sequence[str]) -> Namespace:
+    """Hydra's reading of the words; raises ConfigError that names the nearest flag."""
+    from hydra._internal.utils import get_args_parser
+
+    parser = get_args_parser()
+
+    def refuse(message: str) -> NoReturn:
+        known = list(parser._option_string_actions)
+        flags = [word for word in words if word.startswith("-")]
+        wrong = [f"{flag}: there is no such flag{did_you_mean(flag, known)}" for flag in flags
+                 if flag.split("=")[0] not in known]  # fmt: skip
+        raise ConfigError(wrong or [message])
+
+    parser.error = refuse  # type: ignore[method-assign]
+    return parser.parse_intermixed_args(list(words))
 
 
 def _speak_utf8() -> None:

@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from configs.errors import RefusedError
+from configs.plugins import missing_plugin
 
 HOME = Path(__file__).resolve().parent
 
@@ -95,6 +96,9 @@ def readable(error: BaseException) -> str:
     text = re.sub(r";? (full_key|object_type|reference_type|Config search path)[:=].*", "", text)
     text, is_syntax, _ = text.partition("; See https://hydra.cc/")
     text = re.sub(r"([.:]); ", r"\1 ", text)
+    missing = missing_plugin(text)
+    if missing:
+        return missing
     if "Interpolation key" in text or "merging override" in text:
         text += "; \\${ stands for ${ itself"
     if is_syntax:

@@ -143,3 +143,13 @@ def test_what_hydra_saves_tells_the_whole_run(command_line, trained, tmp_path):
     overrides = yaml.safe_load((tmp_path / "RUN/.hydra/overrides.yaml").read_text())
     assert {"train.steps=30", "seed=3"} <= set(overrides)
     assert read_config(tmp_path / "RUN/config.yaml").seed == 3
+
+
+@pytest.mark.parametrize(
+    ("flag", "named"),
+    [("--multirn", "did you mean --multirun?"), ("--hepl", "did you mean --help?"), ("-q", "-q:")],
+)
+def test_an_unknown_flag_is_refused_with_the_nearest_one(flag, named, command_line, capsys):
+    assert command_line(flag, "seed=1") == 2
+    assert named in capsys.readouterr().err
+    assert command_line.ran == []

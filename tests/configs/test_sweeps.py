@@ -92,6 +92,12 @@ def test_what_no_job_could_run_with_is_refused_before_the_first(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_launcher_that_is_not_there_is_answered_with_the_nearest(command_line, capsys, tmp_path):
+    assert command_line("-m", "seed=1,2", "hydra/launcher=proces") == 2
+    assert "did you mean process?" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_job_is_resumed_and_evaluated_by_its_path(sweep, command_line, trained):
     command_line.behaviour = trained
     assert sweep("-m", "train.steps=30,40", "hydra.sweep.dir=S") == 0
