@@ -7,16 +7,28 @@ from datetime import datetime
 from pathlib import Path
 from secrets import token_hex
 
-from configs.errors import ConfigError
+from configs.errors import ConfigError, RefusedError
 from configs.schema import Config
 
 RUNS = Path("runs")
+LONGEST_NAME = 255  # bytes, of one part of a path
 
 
 def propose_dir(*parts: str) -> str:
     """A directory that nobody has: `/here/runs/<name>/2026-01-31_12-00-00-3fa2`. None is made."""
     stamp = f"{datetime.now():%Y-%m-%d_%H-%M-%S}-{token_hex(2)}"
     return str(RUNS.joinpath(*parts, stamp).absolute())
+
+
+def absolute(path: str) -> str:
+    """The path from the root, ~ filled in; raises RefusedError for a name that no disk takes."""
+    for part in Path(path).parts:
+        if len(part.encode()) > LONGEST_NAME:
+            raise RefusedError(
+                f"a file name has {LONGEST_NAME} bytes at most, {part[:20]}... has "
+                f"{len(part.encode())}"
+            )
+    return str(Path(path).expanduser().absolute())
 
 
 def make_run_dir(config: Config, *, new: bool) -> Config:

@@ -10,7 +10,7 @@ from typing import Any
 
 from configs.compose import compose, groups, keys_of_option
 from configs.convert import from_tree
-from configs.directories import propose_dir
+from configs.directories import absolute, propose_dir
 from configs.errors import ConfigError, RefusedError
 from configs.overrides import Override, assign, options, prepare, to_hydra, touched
 from configs.resume import (
@@ -162,7 +162,10 @@ def _make_absolute(tree: dict[str, Any]) -> None:
     for key in _PATHS:
         path = get(tree, key)
         if isinstance(path, str) and path.strip():
-            _put(tree, key, str(Path(path).expanduser().absolute()))
+            try:
+                _put(tree, key, absolute(path))
+            except RefusedError as refused:
+                _put(tree, key, refused)
 
 
 def _put(tree: dict[str, Any], key: str, value: Any) -> bool:

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from configs.compose import HOME
+from configs.directories import LONGEST_NAME
 from configs.errors import ConfigError
 from configs.overrides import quote
 
 RECORD = "job.json"
 TERMINAL = "terminal.log"  # what a job said that had no terminal, or no log of its own
 TRAIN = HOME.parent / "train.py"
-LONGEST_NAME = 255  # bytes, of a file name
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from configs.compose import compose, groups, readable
 from configs.convert import from_tree
-from configs.directories import make_sweep_dir
+from configs.directories import absolute, make_sweep_dir
 from configs.errors import ConfigError, RefusedError
 from configs.launch import FAILED, INTERRUPTED, REFUSED, Run, call_hydra, guarded
 from configs.loading import load
@@ -86,7 +86,10 @@ def _given(overrides: Sequence[Override]) -> str | None:
         folder = OmegaConf.create({"folder": re.sub(r"^(['\"])(.*)\1$", r"\2", value)}).folder
     except OmegaConfBaseException as error:
         raise ConfigError([f"{_PLACE}={value}: {readable(error)}"]) from None
-    return str(Path(folder).expanduser().absolute())
+    try:
+        return absolute(folder)
+    except RefusedError as refused:
+        raise ConfigError([f"{_PLACE}: {refused}"]) from None
 
 
 def _checked(asked: Namespace) -> list[Override]:

@@ -153,3 +153,11 @@ def test_an_unknown_flag_is_refused_with_the_nearest_one(flag, named, command_li
     assert command_line(flag, "seed=1") == 2
     assert named in capsys.readouterr().err
     assert command_line.ran == []
+
+
+def test_a_name_that_no_disk_takes_is_refused(command_line, capsys, tmp_path):
+    for key in ("run.dir", "compile_cache", "data.path"):
+        assert command_line(f"{key}={'ü' * 150}/x") == 2
+        said = capsys.readouterr().err
+        assert key in said and "255 bytes at most" in said and "has 300" in said
+    assert command_line.ran == [] and list(tmp_path.iterdir()) == []

@@ -81,6 +81,7 @@ def test_hydras_sweep_functions_work(sweep, command_line):
         (["seed=1,2", "train.steps=many"], "train.steps=many"),
         (["seed=1,2", "run.dir=RUN"], "hydra.sweep.dir"),
         (["seed=1,2", "seed=3"], "2 times"),
+        (["seed=1,2", f"hydra.sweep.dir=S/{'ü' * 150}"], "255 bytes"),
     ],
 )
 def test_what_no_job_could_run_with_is_refused_before_the_first(
