@@ -52,6 +52,7 @@ CLAIMS = (
     Claim(r"python train\.py OVERRIDES run\.dir=SWEEP/<number>$", looked_up.is_a_form),
     Claim(r"python -m tests\.browser\.board RUNS docs/images$", looked_up.is_a_form),
     Claim(r"make (train|test|lint)\b", looked_up.make_target),
+    Claim(r"source \.venv/bin/activate$", looked_up.environment),
     Claim(r"pip install (-e )?('\.\[[\w,-]+\]'|\.)$", looked_up.extras),
     Claim(r"pip install ", looked_up.known_package),
     # as they stand

@@ -148,6 +148,7 @@ _INPUTS: dict[str, tuple[Callable[[Path], None], ...]] = {
     "docs/data.md": (_data,),
     "docs/long_context.md": (_model("DIR"), lambda folder: texts(folder / "TEXT", "text.txt")),
     "docs/models.md": (_model("DIR"), lambda folder: texts(folder / "TEXT", "text.txt")),
+    "docs/quickstart.md": (lambda folder: texts(folder / "docs", "page.md"),),
     "docs/real_model.md": (_gguf,),
     "docs/tensorboard.md": (_runs,),
     "docs/troubleshooting.md": (_wrong,),

@@ -24,6 +24,11 @@ def make_target(command: Command) -> None:
     assert "/bin/" in told.stdout
 
 
+def environment(command: Command) -> None:
+    """The Makefile puts its environment where the command looks for it."""
+    assert "VENV ?= .venv\n" in (ROOT / "Makefile").read_text()
+
+
 def extras(command: Command) -> None:
     """pyproject.toml has the extras."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
