@@ -24,6 +24,7 @@ from configs.help import help_text
 from configs.launch import REFUSED, Run, call_hydra, guarded
 from configs.loading import load_with_overrides
 from configs.overrides import prepare, quote, to_hydra, with_defaults
+from configs.processes import refuse_directories_apart
 
 Sweep = Callable[[Run, Namespace, Sequence[str]], int]
 _SILENT = ("hydra/job_logging=none", "hydra/hydra_logging=none")  # training has a log of its own
@@ -84,6 +85,7 @@ def _single(run: Run, asked: Namespace, flags: Sequence[str]) -> int:
     if loaded.inherited:
         print(f"From {config.run.dir}: {' '.join(loaded.inherited)}", flush=True)
     if config.mode == "train":
+        refuse_directories_apart(loaded.run_dir_is_given)
         config = make_run_dir(config, new=not loaded.run_dir_is_given)
         place = [f"hydra.run.dir={quote(config.run.dir)}"]
     else:

@@ -61,6 +61,17 @@ def test_other_modes_leave_no_trace(mode, command_line, trained, tmp_path):
     assert command_line.ran[1].run.dir == str(tmp_path / "RUN")
 
 
+@pytest.mark.parametrize("name", ["JAX_NUM_PROCESSES", "SLURM_STEP_NUM_TASKS"])
+def test_several_processes_need_one_directory(name, command_line, monkeypatch, capsys, tmp_path):
+    monkeypatch.setenv(name, "2")
+    assert command_line() == 2
+    assert f"run.dir=null: the processes of one run ({name}=2)" in capsys.readouterr().err
+    assert _files(tmp_path) == []
+    assert command_line("run.dir=RUN") == 0
+    monkeypatch.setenv(name, "1")
+    assert command_line() == 0
+
+
 def test_a_run_repeats_from_what_hydra_saved(command_line, tmp_path):
     words = ["train.steps=1e1", "mesh.data=-1", "generate.prompt=a, 'b'", "run.name=007"]
     assert command_line("run.dir=RUN", *words) == 0
