@@ -13,7 +13,7 @@ _GROUPS = {
     "mesh": "the devices: mesh.data, mesh.fsdp, mesh.context, mesh.tensor, mesh.expert",
     "context_parallel": "how a sequence is laid out and shared over the context ranks",
     "data": "where the tokens come from: data.path, data.seq_len, data.batch",
-    "adapter": "low-rank factors: adapter.rank, adapter.alpha, adapter.targets",
+    "adapter": "low-rank factors on a frozen model: adapter.rank, adapter.alpha, adapter.targets",
     "optimizer": "the update rule: optimizer.lr, optimizer.weight_decay, optimizer.clip_norm",
     "schedule": "the shape of the learning rate: schedule.warmup_steps, schedule.total_steps",
     "experiment": "whole recipes on top of the rest; each file starts with its command",
@@ -49,7 +49,8 @@ def help_text(config_dir: str | os.PathLike[str] | None) -> str:
         "  --config-dir DIR   groups and options of your own, beside these",
         "  --hydra-help       the other flags, tab completion (-sc install=bash) among them",
         "",
-        "docs/configuration.md says what every key means, docs/sweeps.md how sweeps work.",
+        "docs/quickstart.md begins, docs/configuration.md says what every key means,",
+        "docs/sweeps.md how sweeps work, docs/troubleshooting.md what a message means.",
     ]
     return "\n".join(parts)
 

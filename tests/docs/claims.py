@@ -50,6 +50,7 @@ CLAIMS = (
     # looked up, not run
     Claim(r"python train\.py \[overrides\]$", looked_up.is_a_form),
     Claim(r"python train\.py OVERRIDES run\.dir=SWEEP/<number>$", looked_up.is_a_form),
+    Claim(r"(srun|mpirun) python train\.py run\.dir=DIR \.\.\.$", looked_up.is_a_form),
     Claim(r"python -m tests\.browser\.board RUNS docs/images$", looked_up.is_a_form),
     Claim(r"make (train|test|lint)\b", looked_up.make_target),
     Claim(r"source \.venv/bin/activate$", looked_up.environment),

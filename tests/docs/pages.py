@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", *sorted(f"docs/{path.name}" for path in (ROOT / "docs").glob("*.md")))
 
 _PROGRAMS = (
-    "bash|cat|cd|curl|docker|echo|eval(?= \")|export|git|head|kubectl|ls|make|mkdir|mpirun|mypy|pip|"
+    'bash|cat|cd|curl|docker|echo|eval(?= ")|export|git|head|kubectl|ls|make|mkdir|mpirun|mypy|pip|'
     "printf|pytest|python|rm|ruff|sbatch|scancel|sh|source|squeue|srun|tail|tensorboard|wget"
 )
 _COMMAND = re.compile(rf"(?:\$ )?((?:[A-Z_]+=\S+ )*(?:{_PROGRAMS})\b(?! =).*)")
