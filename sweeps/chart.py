@@ -66,7 +66,10 @@ def _axis(values: Sequence[float], start: float, end: float, log: bool) -> _Axis
     def place(value: float) -> float:
         return start + (end - start) * (scale(value) - scale(low)) / (scale(high) - scale(low))
 
-    return _Axis(place, _log_ticks(low, high) if log else _ticks(low, high))
+    ticks = _log_ticks(low, high) if log else _ticks(low, high)
+    if all(float(value).is_integer() for value in values):  # there is no step 2.5
+        ticks = [tick for tick in ticks if float(tick).is_integer()]
+    return _Axis(place, ticks)
 
 
 def _ticks(low: float, high: float) -> list[float]:

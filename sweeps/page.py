@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
+from configs.overrides import quote
 from sweeps.chart import Line, chart, colour
 from sweeps.findings import ScalingLaw
 from sweeps.results import Result, numbers_of, swept_keys
@@ -20,7 +22,8 @@ th, td { padding: .25rem .7rem; text-align: right; border-bottom: 1px solid #888
 .bad { color: #d55e00; } .best { font-weight: 700; }
 .swatch { display: inline-block; width: .8rem; height: .8rem; border-radius: 2px; }
 .note { border-left: 4px solid #e69f00; padding-left: .8rem; }
-.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1.5rem; }
+.charts { display: grid; grid-template-columns: repeat(auto-fit, minmax(26rem, 1fr)); gap: 1.5rem;
+          margin: 2rem 0; }
 figure { margin: 0; } figcaption { font-weight: 600; } svg { width: 100%; height: auto; }
 code { overflow-wrap: anywhere; }
 """
@@ -112,5 +115,8 @@ def _name(result: Result, keys: Sequence[str]) -> str:
 
 
 def _command(result: Result) -> str:
-    words = escape(" ".join(result.overrides))
-    return f"<p>{result.number}: <code>python train.py {words}</code></p>"
+    """What runs the job by hand, or goes on with it."""
+    words = ["python", "train.py", *result.overrides]
+    if "run.dir" not in result.values:
+        words.append(f"run.dir={quote(str(result.folder))}")
+    return f"<p>{result.number}: <code>{escape(shlex.join(words))}</code></p>"

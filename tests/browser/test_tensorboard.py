@@ -13,6 +13,8 @@ import pytest
 from tests.browser.board import Board, open_board
 from tests.training.small import SMALL
 
+pytestmark = pytest.mark.slow  # three runs and a browser
+
 ROOT = Path(__file__).parents[2]
 # The cache in the working directory is shared: the jobs are one program.
 SWEEP = (

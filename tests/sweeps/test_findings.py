@@ -1,6 +1,8 @@
 """Edges of ranges, scaling laws, charts: values worked out by hand."""
 
+import html
 import re
+import shlex
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,7 @@ import pytest
 
 from sweeps.chart import Line, chart
 from sweeps.findings import edge_warnings, fit, scaling_law
+from sweeps.page import page
 from sweeps.report import rows, write_csv
 from sweeps.results import Result
 
@@ -77,6 +80,20 @@ def test_a_chart_places_points_where_they_belong():
     assert (float(x1), float(x2)) == (62, 744)  # left and right margin of a picture 760 wide
     assert float(y1) > float(y2)  # larger values are further up
     assert "10" in [t.text for t in picture.iter() if t.tag.endswith("text")]
+
+
+def test_an_axis_of_steps_counts_in_whole_steps():
+    picture = ET.fromstring(chart([Line("a", [(1, 0.25), (4, 0.5)])], "step", "loss"))
+    texts = [text.text for text in picture.iter() if text.tag.endswith("text")]
+    assert texts[texts.index("1") : texts.index("step")] == ["1", "2", "3", "4"]
+
+
+def test_the_page_has_a_command_for_each_job_that_a_shell_takes(tmp_path):
+    jobs = _sweep("data.path", {"'/a b,c.txt'": 1.0, "'x'": 2.0})
+    text = page(tmp_path, jobs, rows(jobs), [], None)
+    commands = [html.unescape(code) for code in re.findall("<code>(python.*?)</code>", text)]
+    words = ["python", "train.py", "data.path='/a b,c.txt'", "run.dir='/s/0'"]
+    assert shlex.split(commands[0]) == words
 
 
 def test_a_chart_without_numbers_is_no_chart():

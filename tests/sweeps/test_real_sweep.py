@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from training.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,7 @@ def test_jobs_that_differ_in_numbers_compile_once(tmp_path: Path) -> None:
     assert int(first["parameters"].replace(",", "")) > 1000
 
 
+@pytest.mark.slow
 def test_a_sweep_that_was_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     """SIGKILL takes the sweep and its second job; the third is refused, whenever it comes."""
     words = (
