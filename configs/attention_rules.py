@@ -8,6 +8,7 @@ from configs.attention_support import Asked, reasons_against
 from configs.layer_pattern import parse_pattern
 from configs.rule import Sizes, rule
 from configs.schema import Config, ModelConfig
+from configs.topology import known_platform
 
 
 @rule(
@@ -18,6 +19,7 @@ from configs.schema import Config, ModelConfig
     "mesh.context",
     "mesh.tensor",
     "mesh.simulate",
+    "mesh.topology",
     "data.seq_len",
     "data.pack",
     "model.num_layers",
@@ -30,8 +32,7 @@ from configs.schema import Config, ModelConfig
     "model.compute_dtype",
 )
 def _attention(config: Config, sizes: Sizes) -> Iterator[str]:
-    platform = "cpu" if config.mesh.simulate else None
-    yield from attention_problems(config, sizes, platform)
+    yield from attention_problems(config, sizes, known_platform(config))
 
 
 def attention_problems(config: Config, sizes: Sizes, platform: str | None) -> list[str]:

@@ -9,6 +9,7 @@ from configs.fields import read
 from configs.mesh_axes import FILL
 from configs.rule import AXES, Sizes, divisors, multiples, rule, trains
 from configs.schema import Config
+from configs.topology import parse_topology
 
 
 @rule(*(f"mesh.{axis}" for axis in AXES))
@@ -17,6 +18,24 @@ def _one_open_axis(config: Config, _: Sizes) -> Iterator[str]:
     if len(open_axes) > 1:
         named = " and ".join(f"mesh.{axis}=-1" for axis in open_axes)
         yield f"{named}: one axis at most can take what is left; give the others a size"
+
+
+@rule("mode", "mesh.topology", "mesh.simulate")
+def _topology(config: Config, _: Sizes) -> Iterator[str]:
+    name = config.mesh.topology
+    if name is None:
+        return
+    if config.mode not in ("plan", "compile"):
+        yield (
+            f"mesh.topology={name}: mode={config.mode} runs on devices that are here; mode=compile "
+            "and mode=plan take a topology, mesh.topology=null does without"
+        )
+    if config.mesh.simulate:
+        yield f"mesh.topology={name} and mesh.simulate={config.mesh.simulate}: one of them at most"
+    try:
+        parse_topology(name)
+    except ValueError as error:
+        yield f"mesh.topology={name}: {error}"
 
 
 @rule("mode", "data.seq_len", "mesh.context", "context_parallel.layout")

@@ -37,7 +37,7 @@ def rule(*keys: str) -> Callable[[Callable[[Config, Sizes], Iterator[str]]], Rul
 
 
 def trains(config: Config) -> bool:
-    return config.mode in ("train", "plan")
+    return config.mode in ("train", "plan", "compile")
 
 
 def multiples(value: int, unit: int) -> str:

@@ -180,6 +180,9 @@ class MeshConfig:
         "Expert-parallel degree: ways that experts are sharded. Elsewhere it acts as fsdp does."
     )
     simulate: int = key("Simulate this many CPU devices in this process; 0 uses the real devices.")
+    topology: str | None = key(
+        "mode=plan and mode=compile: TPU devices that need not be here, such as v5p:4x4x8.", None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,7 +367,7 @@ class ExportConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    mode: Literal["train", "eval", "generate", "plan", "export"] = key("What to do.")
+    mode: Literal["train", "eval", "generate", "plan", "compile", "export"] = key("What to do.")
     seed: int = key("Seed of the parameters.")
     compile_cache: str | None = key("Directory of compiled programs, shared by runs; null: none.")
     run: RunConfig = key("The run and its directory.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Set
 from dataclasses import replace
+from typing import Any
 
 from configs import attention_rules, data_rules, mesh_rules, model_rules, run_rules  # noqa: F401  (they add their rules)
 from configs.errors import ConfigError
@@ -13,12 +14,14 @@ from configs.mesh_axes import FILL, resolve_axes
 from configs.ranges import range_problems
 from configs.rule import AXES, RULES, Sizes
 from configs.schema import Config
+from configs.topology import num_known_devices
 
 
 def validate(
     config: Config, wrong: Collection[str] = (), *, model_is_known: bool = True
 ) -> list[str]:
-    """Every problem that needs no devices; with mesh.simulate the device count is known.
+    """Every problem that needs no devices; with mesh.simulate or mesh.topology
+    the device count is known.
 
     `wrong` are keys that were refused already: rules that read them are not asked. Neither are
     those that read the model if it is not known, because a folder that is yet to be read names it.
@@ -45,7 +48,7 @@ def resolve(config: Config, num_devices: int) -> Config:
     problems = validate_mesh(config, num_devices)
     if problems:
         raise ConfigError(problems)
-    sizes = resolve_axes(axis_sizes(config), num_devices)
+    sizes: dict[str, Any] = {**resolve_axes(axis_sizes(config), num_devices)}
     return replace(config, mesh=replace(config.mesh, **sizes))
 
 
@@ -55,7 +58,7 @@ def axis_sizes(config: Config) -> dict[str, int]:
 
 
 def _rule_problems(config: Config, bad: Set[str]) -> list[str]:
-    num_devices = None if "mesh.simulate" in bad else config.mesh.simulate or None
+    num_devices = None if "mesh.simulate" in bad else num_known_devices(config)
     mesh_is_bad = any(f"mesh.{axis}" in bad for axis in AXES)
     sizes, problem = _sizes(config, None if mesh_is_bad else num_devices)
     return [problem] * bool(problem) + [
@@ -78,6 +81,8 @@ def _sizes(config: Config, num_devices: int | None) -> tuple[Sizes, str]:
 def _misfit(config: Config, configured: dict[str, int], num_devices: int, error: ValueError) -> str:
     """What does not fit, and mesh.simulate as a way out where there are too few real devices."""
     asked = [f"mesh.{axis}={size}" for axis, size in configured.items() if size != 1]
+    if config.mesh.topology is not None:
+        return f"{' '.join([*asked, f'mesh.topology={config.mesh.topology}'])}: {error}"
     if config.mesh.simulate:
         return f"{' '.join([*asked, f'mesh.simulate={num_devices}'])}: {error}"
     needed = math.prod(size for size in configured.values() if size != FILL)

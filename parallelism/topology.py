@@ -27,7 +27,7 @@ def topology_devices(name: str) -> list[jax.Device]:
     """
     if importlib.util.find_spec("libtpu") is None:
         raise ValueError(
-            f"topology {name!r}: compiling for TPU takes libtpu; pip install 'foldtext[tpu-aot]'"
+            f"topology={name}: compiling for TPU takes libtpu; pip install 'foldtext[tpu-aot]'"
         )
     from jax.experimental import topologies
 
@@ -36,4 +36,4 @@ def topology_devices(name: str) -> list[jax.Device]:
     try:
         return list(topologies.get_topology_desc(name, platform="tpu").devices)
     except jax.errors.JaxRuntimeError as error:
-        raise ValueError(f"topology {name!r}: {error}") from error
+        raise ValueError(f"topology={name}: {error}") from error

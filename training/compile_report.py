@@ -22,32 +22,39 @@ def compile_report(compiled: Compiled) -> str:
 
     A backend that does not tell something leaves its rows out.
     """
-    sheets = [_memory_sheet(compiled.call), *_work_sheets(compiled.call)]
+    sheets = [memory_sheet(compiled.call), *work_sheets(compiled.call)]
     parts = [f"compiled in {compiled.seconds:.1f} s; every number is per device"]
     parts += [sheet.markdown() for sheet in sheets if sheet.rows]
     return "\n\n".join(parts)
 
 
-def _memory_sheet(executable: Any) -> Sheet:
-    stats = executable.memory_analysis()
-    sizes = {name: getattr(stats, field, None) for name, field in _MEMORY.items()}
-    known = {name: size for name, size in sizes.items() if size is not None}
+def memory_sheet(executable: Any) -> Sheet:
+    """What the program holds in memory, and the sum of it."""
+    known = _memory(executable)
     rows = [(name, f"{size:,}", f"{size / 2**30:.3f}") for name, size in known.items()]
     return Sheet("Memory", ("memory", "bytes", "GiB"), rows, numeric=("bytes", "GiB"))
 
 
-def _work_sheets(executable: Any) -> list[Sheet]:
-    """Loops of unknown length count once."""
+def bytes_held(executable: Any) -> int:
+    """Bytes that a device needs while the program runs: all of its memory, what is reused once."""
+    known = _memory(executable)
+    return sum(known.values()) - 2 * known.get("outputs that reuse arguments", 0)
+
+
+def work_sheets(executable: Any) -> list[Sheet]:
+    """FLOPs and collectives; loops of unknown length count once."""
     work = program_work(executable.as_text(), unknown_trips=1)
     costs = executable.cost_analysis() or {}
     flops = [
-        ("FLOPs of matrix products, loops counted as they run", f"{work.dot_flops:.4g}"),
         (
             "FLOPs by the compiler's own count, each loop's body once",
             f"{costs.get('flops', 0):.4g}",
         ),
         ("bytes accessed, by the same count", f"{costs.get('bytes accessed', 0):.4g}"),
     ]
+    if work.dot_flops:  # a TPU's compiler turns matrix products into convolutions
+        name = "FLOPs of matrix products, loops counted as they run"
+        flops.insert(0, (name, f"{work.dot_flops:.4g}"))
     collectives = [
         (kind, f"{work.collectives[kind]:,}", f"{work.collective_bytes[kind]:,}")
         for kind in COLLECTIVES
@@ -61,3 +68,9 @@ def _work_sheets(executable: Any) -> list[Sheet]:
             numeric=("a step", "bytes of results"),
         ),
     ]
+
+
+def _memory(executable: Any) -> dict[str, int]:
+    stats = executable.memory_analysis()
+    sizes = {name: getattr(stats, field, None) for name, field in _MEMORY.items()}
+    return {name: size for name, size in sizes.items() if size is not None}

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import jax
 
-from configs import Config
+from configs import Config, ConfigError
 from parallelism import simulate_cpu_devices
+from parallelism.topology import topology_devices
 from training.compile_cache import share_compiled_programs
 
 # Set by the launchers that jax.distributed knows; a run with none of them is one process.
@@ -16,13 +17,27 @@ _LAUNCHERS = ("JAX_COORDINATOR_ADDRESS", "SLURM_STEP_NODELIST", "OMPI_MCA_orte_h
 
 
 def start_devices(config: Config) -> list[jax.Device]:
-    """Joins the other processes, if any, and returns all devices that the run may use."""
+    """Joins the other processes, if any, and returns all devices that the run may use.
+
+    With mesh.topology those are absent ones, to compile for; ConfigError where libtpu is not
+    installed or does not know them.
+    """
+    if config.mesh.topology is not None:
+        return _absent_devices(config.mesh.topology)
     if config.mesh.simulate:
         simulate_cpu_devices(config.mesh.simulate)
     if config.compile_cache:
         share_compiled_programs(Path(config.compile_cache))
     _join_processes()
     return jax.devices()
+
+
+def _absent_devices(topology: str) -> list[jax.Device]:
+    jax.config.update("jax_platforms", "cpu")  # libtpu would look for chips of its own
+    try:
+        return topology_devices(topology)
+    except ValueError as error:
+        raise ConfigError([f"mesh.{error}"]) from error
 
 
 def _join_processes() -> None:

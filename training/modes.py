@@ -17,6 +17,7 @@ from model import HFError
 from parallelism import UnsupportedError
 from training.checkpoint import CheckpointError, Checkpoints
 from training.compile import compile_eval_step
+from training.compile_only import compile_only
 from training.console import announce, log, log_to, to_terminal
 from training.devices import start_devices
 from training.evaluate import evaluate
@@ -152,6 +153,7 @@ def _export(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
 
 _MODES: dict[str, Callable[[Setup, Path, StopSignal], int]] = {
     "train": train,
+    "compile": compile_only,
     "eval": _evaluate,
     "generate": _generate,
     "export": _export,

@@ -13,6 +13,7 @@ from jax.sharding import AbstractMesh, PartitionSpec
 from rich.console import Console
 
 from configs.schema import Config
+from configs.topology import num_known_devices
 from configs.validate import resolve
 from model import layer_kinds
 from parallelism import AttentionMask, Layout, ParamSpec, Rules, attended_pairs, balance
@@ -26,7 +27,8 @@ _MIN_WIDTH = 140  # tables are not cut off where output is piped
 def print_plan(config: Config) -> None:
     """Prints mesh, parameters, bytes per device, FLOPs and the context ranks' balance.
 
-    Starts no JAX backend. An axis of -1 counts mesh.simulate devices, or one.
+    Starts no JAX backend. An axis of -1 counts the devices of mesh.topology or
+    mesh.simulate, or one.
     """
     config = _without_devices(config)
     sizes = axis_sizes(config)
@@ -90,7 +92,7 @@ def rank_pairs(setup: Setup, layout: Layout | None = None) -> np.ndarray:
 
 def _without_devices(config: Config) -> Config:
     fixed = math.prod(size for size in axis_sizes(config).values() if size > 0)
-    return resolve(config, config.mesh.simulate or fixed)
+    return resolve(config, num_known_devices(config) or fixed)
 
 
 def _device_bytes(spec: ParamSpec, rules: Rules, mesh: Any) -> int:

@@ -96,6 +96,17 @@ REFUSED = [
         "context_parallel=ulysses model.num_heads=6 model.num_kv_heads=2 mesh.context=4",
         ["num_heads(6)", "mesh.context=4", "mesh.context=1, 2, 3, 6"],
     ),
+    # devices that are not here
+    ("mesh.topology=v5p:2x2x2", ["mode=train", "mode=compile", "mesh.topology=null"]),
+    ("mode=plan mesh.topology=v5q:2x2x2", ["mesh.topology=v5q:2x2x2", "v5p:4x4x8", "v6e"]),
+    ("mode=compile mesh.topology=v5p", ["mesh.topology=v5p", "v5p:4x4x8"]),
+    ("mode=compile mesh.topology=v5e:0x4", ["mesh.topology=v5e:0x4", "one chip"]),
+    ("mode=plan mesh.simulate=8 mesh.topology=v5e:2x4", ["mesh.simulate=8", "one of them"]),
+    (
+        "mode=plan mesh.topology=v4:2x2x1 mesh.context=3",
+        ["mesh.context=3", "8 devices", "would fit"],
+    ),
+    ("mode=compile mesh.topology=v5e:2x2 attention.kernel=cudnn data.pack=false", ["runs on gpu"]),
     # what attention cannot do
     (
         "attention.kernel=splash context_parallel=ring",

@@ -9,5 +9,5 @@ from parallelism.topology import topology_devices
 
 def test_without_libtpu_the_extra_is_named(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"'v5p:2x2x1'.*libtpu.*foldtext\[tpu-aot\]"):
+    with pytest.raises(ValueError, match=r"topology=v5p:2x2x1.*libtpu.*foldtext\[tpu-aot\]"):
         topology_devices("v5p:2x2x1")
