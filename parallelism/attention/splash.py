@@ -2,8 +2,9 @@
 
 Splash takes a mask as a function of (query index, key slot) and skips blocks that it leaves empty.
 So the gathered keys and values of a folded sequence stay in their order, and the mask says which
-tokens they are. Ranks that exchange keys gather them in one all-gather each; the backward pass
-gathers again and sums the gradients that the ranks give in float32.
+tokens they are. Ranks that exchange keys gather those of a few heads at a time, about as much as
+they hold themselves; the backward pass gathers again and sums the gradients that the ranks give in
+float32. Latents are gathered whole, and a few heads' keys and values expanded at a time.
 
 Why JAX's splash and not Tokamax's: it comes with JAX, and takes windows, segments, sinks, soft caps
 and such masks as well. Neither takes positions that are known only when the program runs.
@@ -14,8 +15,9 @@ Legend: B batch, T queries of a rank, S keys of all ranks, N query heads, K key/
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,76 +34,16 @@ from jax.sharding import PartitionSpec as P
 
 from configs.attention_support import LANES
 from parallelism.attention.blocks import AttentionMask
+from parallelism.attention.folded_mask import FoldedMask
 from parallelism.attention.sharded import Inputs
 from parallelism.attention.tiles import Expand
 from parallelism.layout import Layout
 
 LARGEST_BLOCK: Final = 512
+LEAST_GATHERED: Final = 2**23
+"""Bytes of keys, with values as many again, that are gathered in one go whatever the ranks."""
 
-_EMPTY: Final = np.zeros((1, 1), bool)
-_FULL: Final = np.ones((1, 1), bool)
-
-
-@dataclass(frozen=True)
-class FoldedMask(splash_mask.Mask):
-    """Who attends to whom in a folded sequence, bool [S, S], computed where it is needed."""
-
-    mask: AttentionMask
-    layout: Layout
-    seq_len: int
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Queries and keys of the whole sequence."""
-        return self.seq_len, self.seq_len
-
-    @property
-    def q_sequence(self) -> np.ndarray:
-        """The index of each query slot, int32 [S]; ranks get their parts of it."""
-        return self.layout.permutation(self.seq_len)
-
-    def mask_function(self, query_index: Any, key_slot: Any) -> Any:
-        """Whether a query attends to the key in a slot; in NumPy here, on vectors in the kernel."""
-        distance = query_index - slot_index(self.layout, self.seq_len, key_slot)
-        low, high = self.mask.reach
-        return (distance >= low) & (distance <= high)
-
-    def __getitem__(self, block: tuple[slice, slice]) -> np.ndarray:
-        """A block of the mask; just one element if all are the same, as long sequences need.
-
-        Splash asks every block whether it is empty or full, and keeps none but the others.
-        """
-        rows, columns = ((part.start, part.stop) for part in block)
-        first_query, last_query = _span(self.layout, self.seq_len, *rows)
-        first_key, last_key = _span(self.layout, self.seq_len, *columns)
-        low, high = self.mask.reach
-        if last_query - first_key < low or first_query - last_key > high:
-            return _EMPTY
-        if first_query - last_key >= low and last_query - first_key <= high:
-            return _FULL
-        slots = np.arange(*columns, dtype=np.int32)
-        return np.asarray(self.mask_function(self.q_sequence[block[0]][:, None], slots[None]))
-
-
-@functools.lru_cache(maxsize=2**16)
-def _span(layout: Layout, seq_len: int, start: int, stop: int) -> tuple[int, int]:
-    """The first and the last token in some slots."""
-    tokens = layout.permutation(seq_len)[start:stop]
-    return int(tokens.min()), int(tokens.max())
-
-
-def slot_index(layout: Layout, seq_len: int, slot: Any) -> Any:
-    """The token in a slot: `layout.permutation` as arithmetic that a kernel can do."""
-    if layout.is_identity:
-        return slot
-    length = seq_len // layout.multiple
-    chunk = slot // length
-    offset = slot - chunk * length
-    if layout.name == "striped":
-        return chunk + layout.cp * offset
-    rank = chunk // 2
-    mirrored = (chunk - 2 * rank) * (2 * layout.cp - 1 - 2 * rank)
-    return (rank + mirrored) * length + offset
+_KEEP_OUTPUT: Final = jax.checkpoint_policies.save_only_these_names("attention_out")
 
 
 @dataclass(frozen=True)
@@ -117,14 +59,27 @@ class SplashProblem:
     axis: str | None  # over which keys and values are gathered
     expand: Expand | None = None
     interpret: bool = False
+    least_gathered: int = LEAST_GATHERED
+
+    def parts(self, inputs: Inputs) -> int:
+        """How many parts the key/value heads of a rank are gathered, or expanded, in."""
+        if self.axis is None:
+            return 1
+        batch, seq_len, width = inputs.query.shape[0], inputs.key.shape[1], inputs.query.shape[3]
+        all_heads = inputs.key.shape[2] if self.expand is None else inputs.weights.shape[1]
+        heads = all_heads // _ways(self.mesh, self.spec[2])
+        rows = batch // _ways(self.mesh, self.spec[0])
+        size = rows * seq_len * width * inputs.query.dtype.itemsize
+        most = min(self.layout.cp, heads * size // self.least_gathered)
+        return max(d for d in range(1, max(most, 1) + 1) if heads % d == 0)
 
 
 def attend_splash(problem: SplashProblem, inputs: Inputs) -> jax.Array:
     """Attention [B, T, N, Hv] over whole arrays, in the dtype of the query."""
     kernel = _kernel(problem, inputs)
     # The backward pass starts from the output and its log-sum-exp, and gathers keys anew.
-    policy = jax.checkpoint_policies.save_only_these_names("attention_out")
-    body = jax.checkpoint(functools.partial(_attend_shard, problem), policy=policy)
+    shard = functools.partial(_attend_shard, problem, problem.parts(inputs))
+    body = jax.checkpoint(shard, policy=_KEEP_OUTPUT)
     # Sequences of one length have one array of segment ids.
     segments = None if inputs.segments is None else inputs.segments.query
     arrays = (inputs.query, inputs.key, inputs.value, inputs.weights)
@@ -146,7 +101,7 @@ def attend_splash(problem: SplashProblem, inputs: Inputs) -> jax.Array:
 
 def _kernel(problem: SplashProblem, inputs: Inputs) -> Any:
     """The splash kernel for the whole sequence and all heads."""
-    seq_len, num_heads = inputs.query.shape[1:3]
+    seq_len, num_heads = inputs.query.shape[1], inputs.query.shape[2] // problem.parts(inputs)
     sequence, heads = problem.spec[1:]
     num_ranks = problem.layout.cp if sequence is not None else 1
     block = block_size(seq_len, problem.layout)
@@ -188,6 +143,7 @@ def _ways(mesh: Mesh | None, axes: Any) -> int:
 
 def _attend_shard(
     problem: SplashProblem,
+    parts: int,
     kernel: Any,
     arrays: tuple[jax.Array, Any, Any, Any],
     segments: jax.Array | None,
@@ -196,18 +152,55 @@ def _attend_shard(
     """Output [B, T, N, Hv] of one rank's queries."""
     query, key, value, weights = arrays
     query = (problem.scale * query.astype(jnp.float32)).astype(query.dtype)
-    key, value = jax.tree.map(lambda x: _gathered(x, problem.axis), (key, value))
-    if problem.expand is not None:
-        key, value = problem.expand(key, weights)
-    by_head = tuple(x.swapaxes(1, 2) for x in (query, key, value))
-    ids = None
+    ids, narrow = None, None
     if segments is not None:
         everyone = segments if problem.axis is None else _all(segments, problem.axis)
         ids = splash.SegmentIds(segments, everyone)
-    attend = jax.vmap(lambda qkv, ids: kernel(*qkv, ids, sinks))
-    out = attend(by_head, ids).swapaxes(1, 2)
+    if problem.expand is not None:
+        narrow, key = _gathered(key, problem.axis), None
+
+    def some_heads(heads: _Heads) -> jax.Array:
+        if problem.expand is not None and narrow is not None:
+            pair = problem.expand(narrow, heads.weights)
+        else:
+            pair = jax.tree.map(lambda x: _gathered(x, problem.axis), (heads.key, heads.value))
+        by_head = tuple(x.swapaxes(1, 2) for x in (heads.query, *pair))
+        attend = jax.vmap(lambda qkv, ids: kernel(*qkv, ids, heads.sinks))
+        return attend(by_head, ids).swapaxes(1, 2)
+
+    out = _in_parts(some_heads, _Heads(query, key, value, weights, sinks), parts)
     # To splash, padding (segment 0) is a segment like any other.
     return out if segments is None else jnp.where(segments[:, :, None, None] == 0, 0, out)
+
+
+class _Heads(NamedTuple):
+    """What belongs to some heads; or, in place of an array, the dimension that is heads."""
+
+    query: Any
+    key: Any
+    value: Any
+    weights: Any
+    sinks: Any
+
+
+_HEAD_DIMS: Final = _Heads(query=2, key=2, value=2, weights=1, sinks=0)
+
+
+def _in_parts(attend: Callable[[_Heads], jax.Array], heads: _Heads, parts: int) -> jax.Array:
+    """`attend` on one part of the heads after the other; each gathers anew when it is reversed."""
+    if parts == 1:
+        return attend(heads)
+
+    def split(x: Any, dim: int) -> Any:
+        if x is None:
+            return None
+        shape = (*x.shape[:dim], parts, x.shape[dim] // parts, *x.shape[dim + 1 :])
+        return jnp.moveaxis(x.reshape(shape), dim, 0)
+
+    one = jax.checkpoint(attend, policy=_KEEP_OUTPUT)
+    stacked = _Heads(*map(split, heads, _HEAD_DIMS))
+    outs = lax.scan(lambda _, part: (None, one(part)), None, stacked)[1]
+    return jnp.moveaxis(outs, 0, 2).reshape(*outs.shape[1:3], -1, outs.shape[4])
 
 
 def _gathered(x: jax.Array, axis: str | None) -> jax.Array:

@@ -11,24 +11,24 @@ import pytest
 
 from parallelism import Layout, attention
 from parallelism.attention.blocks import AttentionMask
+from parallelism.attention.folded_mask import FoldedMask, slot_index
 from parallelism.attention.sharded import Inputs, Tokens
-from parallelism.attention.splash import (
-    FoldedMask,
-    SplashProblem,
-    attend_splash,
-    block_size,
-    slot_index,
-)
+from parallelism.attention.splash import SplashProblem, attend_splash, block_size
 from tests.parallelism.attention.case import Case, difference, expected, folded_inputs
 
-SIZES = {"seq_len": 512, "batch": 1, "num_heads": 2, "head_dim": 128, "value_dim": 128}
+SIZES = {"seq_len": 512, "batch": 1, "head_dim": 128, "value_dim": 128}
 CASES = {
-    "one_device": Case(cp=1, use_mesh=False, num_kv_heads=1, **SIZES),
-    "zigzag_packed_sinks_window": Case(
-        cp=2, num_kv_heads=1, sinks=True, window=100, documents=((7, 100, 200, 150),), **SIZES
+    "one_device": Case(cp=1, use_mesh=False, num_heads=2, num_kv_heads=1, **SIZES),
+    "zigzag_packed_sinks_window_in_two_parts": Case(
+        cp=2,
+        num_heads=4,
+        num_kv_heads=2,
+        sinks=True,
+        window=100,
+        **{"documents": ((7, 100, 200, 150),), **SIZES},
     ),
     "striped_soft_cap_heads": Case(
-        cp=2, tensor=2, layout="striped", soft_cap=2.0, num_kv_heads=2, **SIZES
+        cp=2, tensor=2, layout="striped", soft_cap=2.0, num_heads=2, num_kv_heads=2, **SIZES
     ),
 }
 
@@ -44,6 +44,7 @@ def problem_of(case):
         spec=setup.spec(case.batch, case.num_heads),
         axis=setup.exchange_axis,
         interpret=True,
+        least_gathered=1,
     )
 
 
@@ -75,7 +76,7 @@ def test_forward_and_gradients_equal_the_oracle(case):
 
 
 def test_latent_keys_are_expanded_where_they_were_gathered():
-    case = Case(cp=2, tensor=2, num_kv_heads=1, **SIZES)
+    case = Case(cp=2, num_heads=2, num_kv_heads=1, **SIZES)  # in two parts
     draw = np.random.default_rng(0).standard_normal
     query, narrow, weights = (
         jnp.asarray(draw(shape), jnp.float32)
@@ -125,6 +126,16 @@ def test_blocks_of_the_mask_are_those_of_every_token_pair(name, mask):
         for column in range(0, 96, 16):
             block = (slice(row, row + 8), slice(column, column + 16))
             np.testing.assert_array_equal(np.broadcast_to(folded[block], (8, 16)), whole[block])
+
+
+def test_as_many_parts_as_ranks_if_heads_divide_and_there_is_enough_of_them():
+    case = Case(cp=4, tensor=2, num_heads=24, num_kv_heads=12, **SIZES)
+    shape = (1, 512, 12, 128)  # six heads a rank, 512 * 128 float32 each
+    inputs = Inputs(jnp.zeros((1, 512, 24, 128)), jnp.zeros(shape), jnp.zeros(shape))
+    head, problem = 512 * 128 * 4, problem_of(case)
+    parts = [replace(problem, least_gathered=n * head).parts(inputs) for n in (1, 2, 3, 7)]
+    assert parts == [3, 3, 2, 1]
+    assert replace(problem, axis=None).parts(inputs) == 1
 
 
 def test_blocks_divide_chunks_if_they_can():
