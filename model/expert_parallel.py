@@ -11,10 +11,12 @@ over the expert axis as well, which for all other layers is one more way of fsdp
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
 
 from model.grouped import Product, Weights, grouped_product, run_experts, serve
 from model.mlp import Gating
@@ -31,20 +33,18 @@ def serve_sharded(
     gating: Gating,
     placement: Placement,
 ) -> jax.Array:
-    """`serve`, with tokens and experts on the mesh of the placement."""
+    """`serve`, with tokens and experts on the mesh of the placement; `weights` come as stored."""
     mesh, rules = placement.attention.mesh, placement.rules
     assert mesh is not None
     product = grouped_product(placement.attention.platform)
     tokens = rules.spec(("batch", "sequence", None), x_BTD.shape, mesh)
-    specs: dict[str, Any] = {
-        name: rules.spec(placement.gathered(axes[name]), w.shape, mesh)
-        for name, w in weights._asdict().items()
-        if w is not None
-    }
-    expert, _, tensor = specs["gate"]
+    given = {name: w for name, w in weights._asdict().items() if w is not None}
+    stored: dict[str, Any] = {n: rules.spec(axes[n], w.shape, mesh) for n, w in given.items()}
+    used = {n: rules.spec(placement.gathered(axes[n]), w.shape, mesh) for n, w in given.items()}
+    expert, _, tensor = used["gate"]
 
     def body(x: jax.Array, routing: Routing, weights: Weights) -> jax.Array:
-        weights = _bias_once(weights, tensor)
+        weights = _bias_once(_gathered(weights, stored, used), tensor)
         if expert is None or mesh.shape[expert] == 1:
             y = serve(x, routing, weights, gating, product)
         else:
@@ -55,11 +55,30 @@ def serve_sharded(
     run = jax.shard_map(
         body,
         mesh=mesh,
-        in_specs=(tokens, of_routing, Weights(**specs)),
+        in_specs=(tokens, of_routing, Weights(**stored)),
         out_specs=tokens,
         check_vma=False,
     )
     return run(x_BTD, routing, weights)
+
+
+def _gathered(weights: Weights, stored: dict[str, P], used: dict[str, P]) -> Weights:
+    """Whole weights of this device's experts from the shards; backward, a reduce-scatter."""
+
+    def gather(shard: jax.Array, before: P, after: P) -> jax.Array:
+        for dim, (some, fewer) in enumerate(itertools.zip_longest(before, after)):
+            gone = tuple(axis for axis in _names(some) if axis not in _names(fewer))
+            if gone:
+                shard = jax.lax.all_gather(shard, gone, axis=dim, tiled=True)
+        return shard
+
+    given = weights._asdict()
+    whole = {name: gather(given[name], stored[name], used[name]) for name in stored}
+    return weights._replace(**whole)
+
+
+def _names(entry: Any) -> tuple[str, ...]:
+    return entry if isinstance(entry, tuple) else (entry,) if entry else ()
 
 
 def _bias_once(weights: Weights, tensor: Any) -> Weights:

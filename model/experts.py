@@ -54,10 +54,7 @@ class Experts(nnx.Module):
 
     def __call__(self, x_BTD: jax.Array, routing: Routing) -> jax.Array:
         weights = Weights(
-            **{
-                name: self.placement.weight(getattr(self, name)[...], axes, x_BTD.dtype)
-                for name, axes in self.axes.items()
-            }
+            **{name: getattr(self, name)[...].astype(x_BTD.dtype) for name in self.axes}
         )
         if self.placement.attention.mesh is None:
             product = grouped_product(self.placement.attention.platform)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -61,6 +62,18 @@ class Placement:
 
         with jax.named_scope("exchange"):
             return jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec)(x)
+
+    def by_token(self, body: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+        """`body`, from [B, T, X] to [B, T, Y] token by token, run by each device on its own."""
+        mesh = self.attention.mesh
+        if mesh is None:
+            return body
+
+        def run(x: jax.Array) -> jax.Array:
+            spec = self.rules.spec(("batch", "sequence", None), x.shape, mesh)
+            return jax.shard_map(body, mesh=mesh, in_specs=spec, out_specs=spec)(x)
+
+        return run
 
     def activation(self, x: jax.Array, *axes: str | None) -> jax.Array:
         """Constrains an activation to the mesh axes of its logical axes."""

@@ -28,9 +28,12 @@ def remat_policy(remat: str) -> Policy:
     return policies.save_only_these_names(*(name.strip() for name in remat.split(",")))
 
 
+# That of `Placement.weight` and that of experts. Softmax, a custom_jvp_call too, is soon redone.
+_GATHERS = ("custom_jvp_call", "sharding_constraint", "all_gather")
+
+
 def _keep_all_but_gathered(primitive: Any, *_: Any, **__: Any) -> bool:
-    # The gather of `Placement.weight`; softmax, a custom_jvp_call as well, costs little to redo.
-    return str(primitive) not in ("custom_jvp_call", "sharding_constraint")
+    return str(primitive) not in _GATHERS
 
 
 def _keep_products(primitive: Any, *_: Any, **parameters: Any) -> bool:

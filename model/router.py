@@ -46,7 +46,8 @@ class Router(nnx.Module):
             logits = logits + self.bias[...].astype(jnp.float32)
         sigmoid = self.moe.scoring == "sigmoid"
         scores = jax.nn.sigmoid(logits) if sigmoid else jax.nn.softmax(logits, axis=-1)
-        _, experts = jax.lax.top_k(self._preferences(scores), self.moe.experts_per_token)
+        # Left to itself, the partitioner would have every device choose for all tokens.
+        experts = self.placement.by_token(self._choose)(self._preferences(scores))
         weights = jnp.take_along_axis(scores, experts, axis=-1)
         if self.moe.normalize:
             weights = weights / (jnp.sum(weights, axis=-1, keepdims=True) + 1e-20)
@@ -54,17 +55,25 @@ class Router(nnx.Module):
         return Routing(experts, weights * self.moe.weight_scale, shares)
 
     def _preferences(self, scores_BTE: jax.Array) -> jax.Array:
-        """What experts are chosen by; those of groups that are not kept come last."""
+        """What experts are chosen by."""
         chosen_by = jax.lax.stop_gradient(scores_BTE)
-        if self.correction is not None:
-            chosen_by = chosen_by + jax.lax.stop_gradient(self.correction[...])
-        if self.moe.num_groups == 1:
+        if self.correction is None:
             return chosen_by
-        grouped = chosen_by.reshape(*chosen_by.shape[:-1], self.moe.num_groups, -1)
+        return chosen_by + jax.lax.stop_gradient(self.correction[...])
+
+    def _choose(self, chosen_by_BTE: jax.Array) -> jax.Array:
+        """The top k experts, int32 [B, T, k], of the best groups if there are any."""
+        if self.moe.num_groups > 1:
+            chosen_by_BTE = self._of_best_groups(chosen_by_BTE)
+        return jax.lax.top_k(chosen_by_BTE, self.moe.experts_per_token)[1]
+
+    def _of_best_groups(self, chosen_by_BTE: jax.Array) -> jax.Array:
+        """The same, but -inf for experts of groups that are not kept."""
+        grouped = chosen_by_BTE.reshape(*chosen_by_BTE.shape[:-1], self.moe.num_groups, -1)
         best = jax.lax.top_k(grouped, 1 if self.moe.group_score == "max" else 2)[0].sum(-1)
         kept = jax.lax.top_k(best, self.moe.top_groups)[1]
         is_kept = jnp.any(kept[..., None] == jnp.arange(self.moe.num_groups), axis=-2)
-        return jnp.where(is_kept[..., None], grouped, -jnp.inf).reshape(chosen_by.shape)
+        return jnp.where(is_kept[..., None], grouped, -jnp.inf).reshape(chosen_by_BTE.shape)
 
 
 def _per_expert(moe: MoEConfig, dtype: jnp.dtype) -> nnx.Param:

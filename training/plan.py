@@ -17,6 +17,7 @@ from configs.topology import num_known_devices
 from configs.validate import resolve
 from model import layer_kinds
 from parallelism import AttentionMask, Layout, ParamSpec, Rules, attended_pairs, balance
+from training.exchanges import exchange_sheet
 from training.flops import step_flops
 from training.setup import Setup, axis_sizes, declare_run
 from training.sheet import Sheet
@@ -25,11 +26,12 @@ _MIN_WIDTH = 140  # tables are not cut off where output is piped
 
 
 def print_plan(config: Config) -> None:
-    """Prints mesh, parameters, bytes per device, FLOPs and the context ranks' balance.
+    """Prints mesh, parameters, bytes per device, FLOPs, balance and the collectives expected.
 
-    Starts no JAX backend. An axis of -1 counts the devices of mesh.topology or
-    mesh.simulate, or one.
+    Uses no device but the CPU, which traces the step. An axis of -1 counts the devices of
+    mesh.topology or mesh.simulate, or one.
     """
+    jax.config.update("jax_platforms", "cpu")
     config = _without_devices(config)
     sizes = axis_sizes(config)
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
@@ -37,8 +39,9 @@ def print_plan(config: Config) -> None:
     console = Console()
     console.width = max(console.width, _MIN_WIDTH)
     console.print(_headline(setup))
-    for sheet in plan_sheets(setup):
-        console.print(sheet.for_terminal())
+    for sheet in [*plan_sheets(setup), exchange_sheet(setup)]:
+        if sheet.rows:
+            console.print(sheet.for_terminal())
     for line in fallback_lines(setup):
         console.print(line)
 

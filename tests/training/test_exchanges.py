@@ -1,0 +1,47 @@
+"""The collectives that a plan expects, against those of the compiled step."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from parallelism.hlo import program_work
+from tests.training.small import feed_of, small_setup
+from training.compile import compile_train_step
+from training.exchanges import expected_exchanges
+
+EXPERTS = ("model.moe.num_experts=4", "model.moe.experts_per_token=2", "model.moe.expert_dim=16")
+MESHES = {
+    "all_gather": ("mesh.context=4", "mesh.fsdp=2"),
+    "ring, a window": (
+        "mesh.context=4",
+        "mesh.fsdp=2",
+        "context_parallel=ring",
+        "model.window=16",
+        "model.layer_pattern=local",
+    ),
+    "experts, ulysses": (
+        "mesh.expert=2",
+        "mesh.fsdp=2",
+        "mesh.context=2",
+        "context_parallel=ulysses",
+        *EXPERTS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MESHES)
+def test_expected_exchanges_are_those_of_the_compiled_step(name: str) -> None:
+    setup = small_setup("model.num_layers=2", *MESHES[name], num_devices=8)
+    expected: Counter[str] = Counter()
+    for each in expected_exchanges(setup):
+        expected[each.kind] += each.num_bytes
+    text = compile_train_step(setup, feed_of(setup)).call.as_text()
+    found = program_work(text, unknown_trips=1).collective_bytes
+    for kind in ("collective-permute", "all-to-all", "reduce-scatter"):
+        assert found[kind] == expected[kind], kind
+    assert found["all-gather"] == pytest.approx(expected["all-gather"], rel=0.01)
+    # Compilers may sum over one axis after the other, and add some numbers for the metrics.
+    summed = expected["reduce-scatter or all-reduce"] + expected["all-reduce"]
+    assert summed <= found["all-reduce"] <= 2.1 * summed
