@@ -13,6 +13,7 @@ from jax._src import compilation_cache
 from tests.docs.inputs import STDLIB, prepare
 from tests.docs.trainings import devices_of
 
+SERVICES = Path(__file__).parents[1] / "training/services"  # wandb and mlflow, to be found only
 Reader = Callable[[str], Path]
 
 
@@ -42,6 +43,7 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Path) -> I
         small = SimpleNamespace(get_path=lambda name: str(tmp_path / STDLIB))
         monkeypatch.setattr("data.sources.sysconfig", small)
         monkeypatch.setattr("training.modes.start_devices", devices_of)
+        monkeypatch.syspath_prepend(SERVICES)
         return tmp_path
 
     for name, (while_reading, _) in settings.items():
