@@ -156,7 +156,7 @@ def reorder_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def latent_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Bytes and memory of latent attention, by what travels; bfloat16."""
+    """Bytes and memory of latent attention, by what travels; float32."""
     mesh, length = context_mesh(TIMED_CP), options.length
     token = NamedSharding(mesh, P(None, "context"))
     shapes = {
@@ -165,7 +165,7 @@ def latent_rows(options: argparse.Namespace) -> list[dict[str, Any]]:
         "weights": (LATENT.rank, LATENT_HEADS, LATENT.nope_dim + VALUE_DIM),
     }
     inputs = [
-        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=None if name == "weights" else token)
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=None if name == "weights" else token)
         for name, shape in shapes.items()
     ]
     rows = []
