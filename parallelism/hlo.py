@@ -33,6 +33,7 @@ _CALLED: Final = re.compile(
 )
 _BRANCHES: Final = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS: Final = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_CONDITION: Final = re.compile(r"condition=%?([\w.\-]+)")
 _CONTRACTED: Final = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 
 
@@ -63,14 +64,18 @@ class Work:
             self.collective_bytes[kind] += times * other.collective_bytes[kind]
 
 
-def program_work(hlo_text: str, unknown_trips: int | None = None) -> Work:
+def program_work(
+    hlo_text: str, unknown_trips: int | None = None, *, read_conditions: bool = False
+) -> Work:
     """What the program of `compiled.as_text()` does.
 
-    Loops whose length the compiler does not know count `unknown_trips` times; without it, one
-    around anything that counts raises ValueError.
+    Loops whose length the compiler does not tell count `unknown_trips` times; without it, one
+    around anything that counts raises ValueError. A TPU's compiler tells no lengths; with
+    `read_conditions` a loop that ends below a constant counts as often as that says, as those of
+    jax.lax.scan do, which count from 0.
     """
-    program = _Program(dict(_computations(hlo_text.splitlines())), unknown_trips)
-    return program.work("")
+    computations = dict(_computations(hlo_text.splitlines()))
+    return _Program(computations, unknown_trips, read_conditions).work("")
 
 
 def array_shapes(hlo_text: str) -> set[tuple[int, ...]]:
@@ -95,6 +100,7 @@ def _computations(lines: Sequence[str]) -> Iterator[tuple[str, list[Instruction]
 class _Program:
     computations: Mapping[str, list[Instruction]]
     unknown_trips: int | None
+    read_conditions: bool
 
     def work(self, name: str) -> Work:
         """What one run of a computation does."""
@@ -120,9 +126,23 @@ class _Program:
         known = _TRIPS.search(instruction.rest)
         if known is not None:
             return int(known[1])
+        limit = self._limit(instruction) if self.read_conditions else None
+        if limit is not None:
+            return limit
         if self.unknown_trips is None:
             raise ValueError(f"nobody knows how often {instruction.name} loops")
         return self.unknown_trips
+
+    def _limit(self, loop: Instruction) -> int | None:
+        """The constant that the loop's counter stays below, if that is how it ends."""
+        condition = _CONDITION.search(loop.rest)
+        body = self.computations[condition[1]] if condition else []
+        if not body or body[-1].opcode != "compare" or "direction=LT" not in body[-1].rest:
+            return None
+        limits = {one.name: one.rest for one in body if one.opcode == "constant"}
+        compared = re.findall(r"[\w.\-]+", body[-1].rest.split(")")[0])
+        found = [re.match(r"\d+", limits[name]) for name in compared if name in limits]
+        return int(found[0][0]) if len(found) == 1 and found[0] else None
 
 
 def _called(instruction: Instruction) -> list[str]:

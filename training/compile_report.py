@@ -43,7 +43,7 @@ def bytes_held(executable: Any) -> int:
 
 def work_sheets(executable: Any) -> list[Sheet]:
     """FLOPs and collectives; loops of unknown length count once."""
-    work = program_work(executable.as_text(), unknown_trips=1)
+    work = program_work(executable.as_text(), unknown_trips=1, read_conditions=True)
     costs = executable.cost_analysis() or {}
     flops = [
         (

@@ -38,6 +38,35 @@ def test_a_loop_of_unknown_length_is_refused_unless_a_length_is_given():
     assert program_work(text, unknown_trips=7).dot_flops == 7 * 2 * 4 * 4 * 4
 
 
+OF_A_TPU = """
+%body (state: (s32[], f32[4,4])) -> (s32[], f32[4,4]) {
+  %state = (s32[], f32[4,4]) parameter(0)
+  %index = s32[] get-tuple-element(%state), index=0
+  %x = f32[4,4]{1,0} get-tuple-element(%state), index=1
+  %dot = f32[4,4]{1,0} dot(%x, %x), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+  ROOT %next = (s32[], f32[4,4]) tuple(%index, %dot)
+}
+%condition (state.1: (s32[], f32[4,4])) -> pred[] {
+  %limit = s32[]{:T(128)} constant(5), metadata={op_name="while"}
+  %state.1 = (s32[], f32[4,4]) parameter(0)
+  %index.1 = s32[]{:T(128)} get-tuple-element(%state.1), index=0
+  ROOT %less = pred[]{:T(512)} compare(%index.1, %limit), direction=LT
+}
+ENTRY %main (start: (s32[], f32[4,4])) -> (s32[], f32[4,4]) {
+  %start = (s32[], f32[4,4]) parameter(0)
+  ROOT %while = (s32[], f32[4,4]) while(%start), condition=%condition, body=%body
+}
+"""
+
+
+def test_a_loop_that_ends_below_a_constant_counts_to_it_where_asked():
+    once = 2 * 4 * 4 * 4
+    assert program_work(OF_A_TPU, read_conditions=True).dot_flops == 5 * once
+    assert program_work(OF_A_TPU, unknown_trips=1).dot_flops == once
+    upwards = OF_A_TPU.replace("direction=LT", "direction=GT")
+    assert program_work(upwards, unknown_trips=1, read_conditions=True).dot_flops == once
+
+
 def test_collectives_count_with_the_bytes_of_their_results():
     mesh = make_mesh({"context": 4}, jax.devices()[:4])
 
