@@ -8,6 +8,7 @@ What is made cheaper, and how, stands here and in looked_up.py, trainings.py and
 - other trainings are checked, their data opened and their step traced in full size, not compiled;
 - a sweep's first and last job are checked, and every job leaves a loss in place of training;
 - benchmarks run at the sizes of `programs.BENCHMARKS`;
+- what is compiled for TPUs is planned: libtpu need not be here;
 - nothing is installed and no make target is run: their names are looked up.
 """
 
@@ -61,6 +62,7 @@ CLAIMS = (
     Claim(r"(cat|head|ls|mkdir) ", programs.in_bash),
     Claim(TRAIN, trainings.show, having=[r" (--help|--cfg|--info|--hydra-help)\b"]),
     Claim(TRAIN, trainings.as_it_stands, having=[r" mode=plan\b"]),
+    Claim(TRAIN, trainings.planned, having=[r" mode=compile\b"]),
     Claim(r"python -m configs\.reference$", programs.prints("docs/configuration.md")),
     Claim(r"python -m training\.metric_table$", programs.prints("docs/tensorboard.md")),
     Claim(r"python -m parallelism\.attention\.support$", programs.prints(TABLE)),

@@ -46,6 +46,14 @@ def as_it_stands(command: Command) -> None:
     assert_said(command, out.getvalue())
 
 
+def planned(command: Command) -> None:
+    """A compilation for absent devices, as far as that needs no compiler for them."""
+    load(command.words[2:])
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        _ends_well(command, ["mode=plan" if w == "mode=compile" else w for w in command.words[2:]])
+    assert "GiB" in out.getvalue()
+
+
 def show(command: Command) -> None:
     """The command itself, which says something and runs nothing."""
     with contextlib.redirect_stdout(io.StringIO()) as out:

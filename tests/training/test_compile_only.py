@@ -30,6 +30,15 @@ def test_the_devices_that_are_here_can_be_compiled_for(capsys, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(("topology", "num_devices"), [("v5p:2x2x1", 4), ("v4:2x2x1", 8)])
+def test_a_plan_counts_the_devices_of_a_topology_without_libtpu(
+    topology, num_devices, capsys, monkeypatch
+):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert run(small_config("mode=plan", f"mesh.topology={topology}")) == 0
+    assert f"on {num_devices} devices: data=1 fsdp={num_devices} " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("held", "said"),
     [
