@@ -6,6 +6,7 @@ python -m parallelism.attention.pictures
 from __future__ import annotations
 
 import itertools
+import textwrap
 
 from parallelism.attention.blocks import AttentionMask
 from parallelism.attention.plan import plan_attention
@@ -37,4 +38,4 @@ def _column(layout: Layout) -> list[str]:
 
 
 if __name__ == "__main__":
-    print(chunk_pairs(4))
+    print(textwrap.indent(chunk_pairs(4), "    "))  # as a page has it

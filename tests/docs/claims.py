@@ -65,7 +65,7 @@ CLAIMS = (
     Claim(TRAIN, trainings.planned, having=[r" mode=compile\b"]),
     Claim(r"python -m configs\.reference$", programs.prints("docs/configuration.md")),
     Claim(r"python -m training\.metric_table$", programs.prints("docs/tensorboard.md")),
-    Claim(r"python -m parallelism\.attention\.support$", programs.prints(TABLE)),
+    Claim(r"python -m parallelism\.attention\.(support|pictures)$", programs.prints(TABLE)),
     Claim(r"python tools/gguf_to_hf\.py ", programs.convert_gguf),
     Claim(r"tensorboard --logdir ", programs.tensorboard),
     # smaller, in part, or traced alone
