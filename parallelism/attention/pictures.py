@@ -1,6 +1,6 @@
 """Pictures of plans in plain text, for docs/context_parallelism.md.
 
-python -m parallelism.attention.pictures
+`python -m parallelism.attention.pictures` prints them.
 """
 
 from __future__ import annotations
