@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import jax
@@ -11,6 +12,8 @@ import numpy as np
 from parallelism import Layout, make_mesh
 from parallelism.attention import AttentionMask, AttentionSetup, attention
 from tests.parallelism.attention import oracle
+
+QUICK_COMPILE = {"xla_backend_optimization_level": 0}  # faster to compile, slower to run
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,10 +119,10 @@ def folded_inputs(case: Case):
     return (*inputs, None if sinks is None else jnp.asarray(sinks)), gradient
 
 
-def computed(case: Case) -> dict[str, np.ndarray]:
+def computed(case: Case, compiler_options=None) -> dict[str, np.ndarray]:
     """Output and gradients by the code under test, in contiguous order."""
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=compiler_options)
     def run(inputs, gradient):
         out, pull_back = jax.vjp(function_of(case), *inputs)
         return out, *pull_back(gradient)
@@ -144,9 +147,9 @@ def expected(case: Case) -> dict[str, np.ndarray]:
     return {name: x for name, x in named.items() if x is not None}
 
 
-def errors(case: Case) -> dict[str, float]:
+def errors(case: Case, compiler_options=None) -> dict[str, float]:
     """Largest difference over the largest value, of the output and of each gradient."""
-    right, ours = expected(case), computed(case)
+    right, ours = expected(case), computed(case, compiler_options)
     assert right.keys() == ours.keys()
     assert all(np.isfinite(x).all() for x in ours.values())
     return {name: difference(ours[name], x) for name, x in right.items()}
