@@ -137,30 +137,30 @@ def _export_path(config: Config, _: Sizes) -> Iterator[str]:
         yield f"export.path={path}: this is a file; a folder is needed"
 
 
-def projections(model: ModelConfig) -> list[str]:
-    """The projections of a model, which may have factors; those of routed experts are none."""
+def adapter_targets(model: ModelConfig) -> list[str]:
+    """What may have factors: the projections of a model, all of them together, and experts."""
     latent = model.latent
     if latent.kv_rank is None:
         names = ["query", "key", "value", "out"]
     else:
         query = ["query"] if latent.query_rank is None else ["query_down", "query_up"]
         names = [*query, "kv_down", "kv_up", "out"]
-    has_dense = not model.moe.num_experts or model.moe.dense_layers or model.moe.shared_dim
-    return [*names, "gate", "up", "down"] if has_dense else names
+    if not model.moe.num_experts or model.moe.dense_layers or model.moe.shared_dim:
+        names += ["gate", "up", "down"]
+    return [*names, "all", "experts"] if model.moe.num_experts else [*names, "all"]
 
 
 @rule("adapter.targets", "model.moe.num_experts", "model.latent.kv_rank")
 def _targets(config: Config, _: Sizes) -> Iterator[str]:
-    targets, legal = config.adapter.targets, projections(config.model)
-    if config.adapter.name == "none" or targets == "all":
+    targets, legal = config.adapter.targets, adapter_targets(config.model)
+    if config.adapter.name == "none":
         return
     names = [name.strip() for name in targets.split(",")]
     wrong = [name or "an empty name" for name in names if name not in legal]
     if wrong:
         yield (
-            f"adapter.targets={targets}: {', '.join(wrong)}: this model has no such projection; it "
-            f"has {', '.join(legal)}"
-            + (", and experts have no factors" if config.model.moe.num_experts else "")
+            f"adapter.targets={targets}: this model has no {', '.join(wrong)}; it has "
+            f"{', '.join(legal)}"
         )
 
 

@@ -352,8 +352,8 @@ class AdapterConfig:
     rank: int = key("Rank of the factors.")
     alpha: float = key("The factors' product is multiplied by alpha / rank.")
     targets: str = key(
-        "Which projections have factors: all, or names of query, key, value, out, gate, up, down, "
-        "and in latent attention query_down, query_up, kv_down, kv_up. Routed experts have none."
+        "What has factors: all projections, or names of query, key, value, out, gate, up, down, in "
+        "latent attention query_down, query_up, kv_down, kv_up; and experts: all,experts."
     )
 
 

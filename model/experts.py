@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from configs.schema import ModelConfig
+from model.expert_factors import ExpertFactors
 from model.expert_parallel import serve_sharded
 from model.grouped import Weights, grouped_product, serve
 from model.mlp import gating
@@ -50,12 +51,23 @@ class Experts(nnx.Module):
             self.up_bias = declare(narrow, axes["up_bias"], zero, dtype, VECTOR)
             self.down_bias = declare(wide[:2], axes["down_bias"], zero, dtype, VECTOR)
             self.axes |= _BIAS_AXES
-        self.gating, self.placement = gating(config), placement
+        self.gating, self.placement, self.factor_scale = gating(config), placement, 0.0
+
+    def add_factors(self, rank: int, scale: float) -> None:
+        """Adds low-rank factors of all matrices."""
+        self.factors = ExpertFactors(self.gate.get_raw_value().shape, rank)
+        self.factor_scale = scale
+
+    def _weights(self, dtype: jnp.dtype) -> Weights:
+        """The parameters as they are stored, in the compute dtype, with what factors add."""
+        weights = {name: getattr(self, name)[...].astype(dtype) for name in self.axes}
+        if self.factor_scale:
+            for name, change in self.factors.changes().items():
+                weights[name] += (self.factor_scale * change).astype(dtype)
+        return Weights(**weights)
 
     def __call__(self, x_BTD: jax.Array, routing: Routing) -> jax.Array:
-        weights = Weights(
-            **{name: getattr(self, name)[...].astype(x_BTD.dtype) for name in self.axes}
-        )
+        weights = self._weights(x_BTD.dtype)
         if self.placement.attention.mesh is None:
             product = grouped_product(self.placement.attention.platform)
             return serve(x_BTD, routing, weights, self.gating, product)

@@ -13,18 +13,23 @@ import jax.numpy as jnp
 from flax import nnx
 
 from configs.schema import AdapterConfig
+from model.expert_factors import products
+from model.experts import Experts
 from model.parameters import Tree
 from model.projection import FACTORS, Projection
 
 
 def adapt(module: nnx.Module, adapter: AdapterConfig | None) -> None:
-    """Adds factors to the projections whose names the adapter targets, or to all of them."""
+    """Adds factors to the projections that the adapter targets, and to experts if it does."""
     if adapter is None or adapter.name == "none":
         return
     targets = {name.strip() for name in adapter.targets.split(",")}
     for path, node in list(nnx.iter_graph(module)):
-        named = "all" in targets or (path and str(path[-1]) in targets)
-        if isinstance(node, Projection) and named:
+        if isinstance(node, Projection):
+            is_target = "all" in targets or str(path[-1]) in targets
+        else:
+            is_target = isinstance(node, Experts) and "experts" in targets
+        if is_target:
             node.add_factors(adapter.rank, adapter.alpha / adapter.rank)
 
 
@@ -52,7 +57,7 @@ def without_factors(tree: Tree) -> Tree:
     return {
         name: without_factors(value) if isinstance(value, dict) else value
         for name, value in tree.items()
-        if name not in FACTORS
+        if name not in (*FACTORS, "factors")
     }
 
 
@@ -69,7 +74,7 @@ def factors_only(tree: Tree) -> Tree:
 def joined_by_name(factors: Tree, plain: Tree) -> Tree:
     """The parameters of a plain model, with factors from a tree that has None elsewhere."""
     return {
-        name: joined_by_name(value, plain[name])
+        name: joined_by_name(value, plain.get(name, {}))
         if isinstance(value, dict)
         else (plain[name] if value is None else value)
         for name, value in factors.items()
@@ -83,7 +88,7 @@ def merged(parameters: Tree, specs: Tree, adapter: AdapterConfig) -> Tree:
 
 
 def _walk(tree: Tree, specs: Tree, merge: Callable[[Tree, Tree], Tree]) -> Tree:
-    if FACTORS[0] in tree:
+    if FACTORS[0] in tree or "factors" in tree:
         return merge(tree, specs)
     return {
         name: _walk(value, specs[name], merge) if isinstance(value, dict) else value
@@ -91,7 +96,19 @@ def _walk(tree: Tree, specs: Tree, merge: Callable[[Tree, Tree], Tree]) -> Tree:
     }
 
 
+def _merge_experts(node: Tree, scale: float) -> Tree:
+    @jax.jit
+    def add(kernel: jax.Array, change: jax.Array) -> jax.Array:
+        return (kernel.astype(jnp.float32) + scale * change).astype(kernel.dtype)
+
+    plain = {name: value for name, value in node.items() if name != "factors"}
+    changes = jax.jit(products)(node["factors"])
+    return plain | {name: add(node[name], change) for name, change in changes.items()}
+
+
 def _merge(node: Tree, spec: Tree, scale: float) -> Tree:
+    if "factors" in node:
+        return _merge_experts(node, scale)
     kernel, down, up = (node[name] for name in ("kernel", *FACTORS))
     stacked = isinstance(spec["kernel"].layers, tuple)
     layers = kernel.shape[0] if stacked else 1

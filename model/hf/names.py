@@ -108,6 +108,20 @@ def factor_names(names: Names) -> Names:
     return found
 
 
+def expert_factor_names(is_interleaved: bool) -> Names:
+    """Names and forms of the experts' factors, which PEFT nests as it wraps one matrix, then the
+    other; gate and up are one matrix there, side by side or (gpt-oss) taking turns."""
+    name, columns = "mlp.experts", "(F 2)" if is_interleaved else "(2 F)"
+    of_gate_up, of_down = f"{name}.base_layer", name
+    base = "layers/moe/experts/factors"
+    return {
+        f"{base}/gate_up/lora_down": (f"{of_gate_up}.lora_A.weight", "(E r) D -> E D r"),
+        f"{base}/gate_up/lora_up": (f"{of_gate_up}.lora_B.weight", f"{columns} (r E) -> E r 2 F"),
+        f"{base}/down/lora_down": (f"{of_down}.lora_A.weight", "(E r) F -> E F r"),
+        f"{base}/down/lora_up": (f"{of_down}.lora_B.weight", "D (r E) -> E r D"),
+    }
+
+
 def _two_axes(text: str) -> tuple[str, str]:
     """ "(N H) D" -> "(N H)", "D"."""
     if text.startswith("("):

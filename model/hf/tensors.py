@@ -11,7 +11,7 @@ import jax
 from configs.schema import ModelConfig
 from model.hf.families import names_of
 from model.hf.forms import Form, letter_sizes, parse_form
-from model.hf.names import factor_names
+from model.hf.names import expert_factor_names, factor_names
 from parallelism import ParamSpec
 
 
@@ -40,6 +40,7 @@ def stored_parameters(config: ModelConfig, specs: Any) -> list[Stored]:
     """Every parameter of a tree of ParamSpec, in the order of the tree."""
     names = dict(names_of(config.family))
     names |= factor_names(names)
+    names |= expert_factor_names(is_interleaved=config.family == "gpt_oss")
     found = []
     for keys, spec in jax.tree_util.tree_leaves_with_path(specs):
         parts = [str(key.key) for key in keys]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
 from configs import ConfigError, load
-from model.lora import factors_only, without_factors
+from model import load_hf
+from model.lora import factors_only, joined_by_name, without_factors
 from tests.model.test_references import OWN
 from tests.training.small import (
     COMPILE_CACHE,
@@ -19,7 +22,9 @@ from tests.training.small import (
     small_setup,
     train_steps,
 )
+from training.imported import read_folder, with_model_of_folder, write_folder
 from training.modes import run
+from training.setup import open_setup
 
 BASE = OWN / "qwen2"
 SHORT = ("data=synthetic", "data.seq_len=16", "data.batch=8", f"compile_cache={COMPILE_CACHE.name}")
@@ -62,6 +67,61 @@ def test_peft_is_told_rank_alpha_and_modules(exports):
     assert written["base_model_name_or_path"] == str(BASE)
 
 
+@pytest.mark.parametrize("family", ["qwen3_moe", "gpt_oss"])
+def test_experts_have_the_factors_that_peft_gives_them(family, tmp_path):
+    base = OWN / family
+    words = ("adapter=lora", "adapter.targets=value,experts", "adapter.rank=2", "adapter.alpha=3")
+    config = with_model_of_folder(load([f"init.from_hf={base}", *words, *SHORT]))
+    setup = open_setup(config, jax.devices()[:1])
+    rng = np.random.default_rng(0)
+    factors = jax.tree.map(
+        lambda spec: jnp.asarray(rng.normal(size=spec.shape), jnp.float32),
+        factors_only(setup.specs.parameters),
+    )
+    parameters = joined_by_name(factors, read_folder(setup))
+    for form in ("merged", "peft"):
+        to = dataclasses.replace(config.export, form=form, path=str(tmp_path / form))
+        one = dataclasses.replace(setup, config=dataclasses.replace(config, export=to))
+        write_folder(one, parameters, tmp_path / "no run")
+
+    written = json.loads((tmp_path / "peft" / "adapter_config.json").read_text())
+    assert written["target_modules"] == ["v_proj"]
+    assert written["target_parameters"] == ["mlp.experts.down_proj", "mlp.experts.gate_up_proj"]
+    before, after = (load_hf(p).parameters["layers"] for p in (base, tmp_path / "merged"))
+    saved = load_file(tmp_path / "peft" / "adapter_model.safetensors")
+    module = "base_model.model.model.layers.1.mlp.experts"
+    old, new = (tree["1"]["moe"]["experts"] for tree in (before, after))
+    change = {name: np.asarray(new[name] - old[name]) for name in ("gate", "up", "down")}
+    if family == "qwen3_moe":  # layers 1 and 2 are a stack
+        change = {name: both[0] for name, both in change.items()}
+    gate_up = np.concatenate([change["gate"], change["up"]], axis=-1)
+    if family == "gpt_oss":  # there they take turns
+        gate_up = np.stack([change["gate"], change["up"]], axis=-1).reshape(gate_up.shape)
+    expected = _as_peft_computes_it(saved, f"{module}.base_layer", num_experts=len(gate_up))
+    np.testing.assert_allclose(gate_up, 3 / 2 * expected, atol=1e-5)
+    expected = _as_peft_computes_it(saved, module, num_experts=len(gate_up))
+    np.testing.assert_allclose(change["down"], 3 / 2 * expected, atol=1e-5)
+
+
+def _as_peft_computes_it(saved, module, num_experts):
+    """[E, in, out] from lora_A [E r, in] and lora_B [out, r E]."""
+    down, up = saved[f"{module}.lora_A.weight"], saved[f"{module}.lora_B.weight"]
+    down = down.reshape(num_experts, -1, down.shape[-1])
+    return np.einsum("ore,eri->eio", up.reshape(len(up), -1, num_experts), down)
+
+
+def test_factors_of_experts_are_trained_alike_on_every_mesh():
+    words = ("adapter=lora", "adapter.targets=experts", "model.moe.num_experts=4")
+    words += ("model.moe.expert_dim=16", "model.init_std=0.3", "optimizer.lr=0.1")
+    losses = []
+    for mesh, num_devices in ((), 1), (("mesh.expert=2", "mesh.tensor=2"), 4):
+        setup = small_setup(*words, *mesh, num_devices=num_devices)
+        _, metrics = train_steps(setup, [random_batch(setup)] * 3)
+        losses.append([float(one["loss"]) for one in metrics])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    assert losses[0][2] < losses[0][1]
+
+
 def test_only_factors_have_moments_and_move():
     setup = small_setup(*LORA, "optimizer.weight_decay=0.5")
     state, _ = train_steps(setup, [random_batch(setup)])
@@ -83,11 +143,11 @@ def _pairs(part, state, before):
 @pytest.mark.parametrize(
     ("model", "target", "legal"),
     [
-        ((), "q_proj", "it has query, key, value, out, gate, up, down$"),
-        (("model=mixtral_8x7b",), "gate", "it has query, key, value, out, and experts have no"),
+        ((), "q_proj", "it has query, key, value, out, gate, up, down, all$"),
+        (("model=mixtral_8x7b",), "gate", "it has query, key, value, out, all, experts"),
         (("model=deepseek_v3_671b",), "query", "query_down, query_up, kv_down, kv_up, out, gate"),
     ],
 )
 def test_targets_that_the_model_does_not_have_are_refused(model, target, legal):
-    with pytest.raises(ConfigError, match=f"{target}: this model has no such.*{legal}"):
+    with pytest.raises(ConfigError, match=f"this model has no {target}; .*{legal}"):
         load([*model, *LORA[:3], f"adapter.targets=out,{target}"])
