@@ -48,7 +48,8 @@ def prints(page: str) -> Callable[[Command], None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # the module is imported already
             printed = _printed(lambda: runpy.run_module(command.words[2], run_name="__main__"))
-        assert printed.strip() in (ROOT / page).read_text()
+        shown = [line.strip() for line in (ROOT / page).read_text().splitlines()]
+        assert "\n".join(line.strip() for line in printed.splitlines()) in "\n".join(shown)
 
     return way
 

@@ -33,7 +33,12 @@ SHAPES = {
     "model.num_kv_heads": "4",
     "model.head_dim": "4",
 }
-SIZES = {"data.seq_len": "64", "data.eval_rows": "8", "attention.block_size": "8"}
+SIZES = {
+    "data.seq_len": "64",
+    "data.batch": "8",
+    "data.eval_rows": "8",
+    "attention.block_size": "8",
+}
 STEPS = ("train.steps", "schedule.total_steps")
 ACCEPTED = 99
 FEW = 30  # steps that are not made fewer
@@ -78,9 +83,8 @@ def traced(command: Command) -> None:
 
 def refused(command: Command) -> None:
     """What the page shows below the command is said; exit code 2, or the one in its comment."""
-    expected = re.search(r"# exit code (\d+)", command.text)
     code, said = what_is_said(command)
-    assert code == int(expected[1] if expected else 2), said
+    assert code == code_of(command), said
     assert_said(command, said)
 
 
@@ -93,20 +97,31 @@ def assert_said(command: Command, said: str) -> None:
         said = said.partition(part)[2]
 
 
+def code_of(command: Command) -> int:
+    """The exit code in the command's comment, or 2."""
+    named = re.search(r"# exit code (\d+)", command.text)
+    return int(named[1]) if named else 2
+
+
 def what_is_said(command: Command) -> tuple[int, str]:
     """Exit code and all that is said, on one line, where a single CPU device is here.
 
-    A command that is not refused at once runs at the sizes of `smaller`. The working directory
-    is called /home/me. A package that the message misses is missing.
+    A command that is not refused at once runs at the sizes of `smaller`; what is to be refused is
+    not compiled. The working directory is called /home/me. A package that the message misses is
+    missing.
     """
+    names = () if code_of(command) == 1 else ("compile_train_step", "new_state")
     gone = re.findall(r"needs the package (\w+)", " ".join(command.output))
     words = command.words[2:]
     with (
         contextlib.redirect_stdout(io.StringIO()) as out,
         contextlib.redirect_stderr(out),
         mock.patch.dict("sys.modules", dict.fromkeys(gone)),
+        contextlib.ExitStack() as nothing_compiled,
         mock.patch("training.modes.start_devices", lambda config: jax.devices()[:1]),
     ):
+        for name in names:
+            nothing_compiled.enter_context(mock.patch(f"training.start.{name}", _not_refused))
         code = main(lambda config: ACCEPTED, sweep, words)
         if code == ACCEPTED:
             code = main(run, sweep, smaller(words))
@@ -160,6 +175,10 @@ def _fewer(steps: str) -> str:
 def _ends_well(command: Command, words: Sequence[str]) -> None:
     code = main(run, sweep, words)
     assert code == 0, f"{command}: exit code {code}, run as {' '.join(words)}"
+
+
+def _not_refused(*_: object) -> None:
+    raise AssertionError("the command was not refused before anything is compiled")
 
 
 def _trace(jitted: jax.stages.Wrapped, *arguments: object) -> None:
