@@ -1,4 +1,4 @@
-"""Seconds to compile an init: one graph for all parameters against a few programs a kind.
+"""Seconds to compile an init: one graph for all parameters against a few programs, in two stages.
 
     python -m benchmarks.init_compile --target cpu8                  448 factors, 32 layers
     python -m benchmarks.init_compile --target v5p:4x4x8 --layers 8 32 64 --skip-single

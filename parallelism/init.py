@@ -1,4 +1,4 @@
-"""Makes declared parameters: drawn on the devices that hold them, by a few small programs a kind.
+"""Makes declared parameters: drawn on the devices that hold them, by a few small programs.
 
     specs = {"kernel": ParamSpec((4096, 1024), "float32", Normal(0.02), ("embed", "mlp"))}
     params = init_sharded(specs, jax.random.key(0), make_mesh({"fsdp": -1}))
