@@ -18,7 +18,9 @@ MODEL = (
 
 def compile_for(topology, *overrides):
     """A process of its own, as libtpu settles into whichever process loads it."""
-    words = ["mode=compile", f"mesh.topology={topology}", *MODEL, *overrides]
+    given = {word.split("=")[0] for word in overrides}
+    own = [word for word in MODEL if word.split("=")[0] not in given]
+    words = ["mode=compile", f"mesh.topology={topology}", *own, *overrides]
     return subprocess.run(
         [sys.executable, ROOT / "train.py", *words],
         env={**os.environ, "COLUMNS": "120"},
@@ -56,6 +58,14 @@ def test_it_fits_and_the_collectives_are_there(said):
     assert re.search(r"memory: fits: 0\.\d of 95\.0 GiB a device, 0\.\d%", said)
     assert number(said, "all-gather") > 0
     assert 0.5 < number(said, "model FLOPs (causal), by our own count") / (6 * 1e6 * 2048 / 4) < 2
+
+
+def test_what_the_compiler_gives_up_does_not_fit():
+    # logits of 512 x 1024 / 4 tokens over 262,144 words in float32: 128 GiB of a chip's 16
+    done = compile_for("v5e:2x2", "data.batch=512", "model.vocab_size=262144")
+    assert done.returncode == 0, done.stderr
+    said = re.search(r"memory: does not fit: .*\(([\d.]+)G\) exceeds available HBM", done.stdout)
+    assert 128 < float(said[1]) < 140
 
 
 def test_a_topology_that_libtpu_does_not_know_is_refused():
