@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from configs.overrides import quote
 from sweeps.chart import Line, chart, colour
 from sweeps.findings import ScalingLaw
 from sweeps.results import Result, numbers_of, swept_keys
@@ -74,11 +73,12 @@ def _figures(results: Sequence[Result], law: ScalingLaw | None) -> list[str]:
     names = [_name(result, swept_keys(results)) for result in results]
     losses = [Line(name, r.losses) for name, r in zip(names, results, strict=True)]
     evals = [Line(name, r.eval_losses) for name, r in zip(names, results, strict=True)]
+    curves = [("Training loss", losses), ("Eval loss", evals)]
     figures = [
-        ("Training loss", chart(losses, "step", "loss, nats per token")),
-        ("Eval loss", chart(evals, "step", "loss, nats per token")),
+        *((caption, chart(lines, "step", "loss, nats per token")) for caption, lines in curves
+          if any(len(line.points) > 1 for line in lines)),
         *_against_numbers(results),
-    ]
+    ]  # fmt: skip
     if law:
         figures.append((str(law), _law_chart(law)))
     return [
@@ -118,5 +118,5 @@ def _command(result: Result) -> str:
     """What runs the job by hand, or goes on with it."""
     words = ["python", "train.py", *result.overrides]
     if "run.dir" not in result.values:
-        words.append(f"run.dir={quote(str(result.folder))}")
+        words.append(f"run.dir={result.folder}")
     return f"<p>{result.number}: <code>{escape(shlex.join(words))}</code></p>"

@@ -92,7 +92,7 @@ def test_the_page_has_a_command_for_each_job_that_a_shell_takes(tmp_path):
     jobs = _sweep("data.path", {"'/a b,c.txt'": 1.0, "'x'": 2.0})
     text = page(tmp_path, jobs, rows(jobs), [], None)
     commands = [html.unescape(code) for code in re.findall("<code>(python.*?)</code>", text)]
-    words = ["python", "train.py", "data.path='/a b,c.txt'", "run.dir='/s/0'"]
+    words = ["python", "train.py", "data.path='/a b,c.txt'", "run.dir=/s/0"]
     assert shlex.split(commands[0]) == words
 
 
