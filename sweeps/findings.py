@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sweeps.results import Result, numbers_of, swept_keys
 
 _TUNED = ("optimizer.", "schedule.")  # more steps or a wider model are no optimum to be missed
+_SAME_LOSS = ("context_parallel.", "mesh.", "init.strategy", "model.scan_layers", "model.remat")
 _FLOPS = 6  # forward and backward, per parameter and token (arXiv 2001.08361)
 
 
@@ -36,6 +37,22 @@ def edge_warnings(results: Sequence[Result]) -> list[str]:
                     f"that was tried; the optimum may lie at {beyond} values"
                 )
     return lines
+
+
+def agreement(results: Sequence[Result]) -> str | None:
+    """How far the last losses lie apart where nothing was swept that may change them.
+
+    None when other keys were swept, or fewer than two jobs are done.
+    """
+    losses = [r.final_loss for r in results if r.exit_code == 0 and r.final_loss is not None]
+    keys = swept_keys(results)
+    if len(losses) < 2 or not keys or not all(key.startswith(_SAME_LOSS) for key in keys):
+        return None
+    apart = max(losses) - min(losses)
+    return (
+        f"the last losses of {len(losses)} jobs lie {apart:.1e} apart; {', '.join(keys)} "
+        "should change them by rounding alone"
+    )
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from sweeps.findings import edge_warnings, scaling_law
+from sweeps.findings import agreement, edge_warnings, scaling_law
 from sweeps.page import page
 from sweeps.results import Result, swept_keys
 
@@ -28,15 +28,17 @@ COLUMNS: tuple[tuple[str, str, Callable[[Result], Any], str], ...] = (
 def report(sweep_dir: Path, results: Sequence[Result]) -> None:
     """Writes sweep.csv and sweep.html and prints the table, with what is worth a remark."""
     notes = edge_warnings(results)
-    law = scaling_law(results)
+    law, agreed = scaling_law(results), agreement(results)
     _write(sweep_dir / "sweep.csv", lambda path: write_csv(path, results))
-    html = page(sweep_dir, results, rows(results), notes, law)
+    html = page(sweep_dir, results, rows(results), [*notes, *filter(None, [agreed])], law)
     _write(sweep_dir / "sweep.html", lambda path: path.write_text(html, encoding="utf-8"))
     _print_table(results, sweep_dir)
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
     if law:
         print(f"scaling law: {law}")
+    if agreed:
+        print(agreed)
     done = sum(result.exit_code == 0 for result in results)
     print(f"{done} of {len(results)} jobs are done, in {sweep_dir} (see sweep.html)", flush=True)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sweeps.chart import Line, chart
-from sweeps.findings import edge_warnings, fit, scaling_law
+from sweeps.findings import agreement, edge_warnings, fit, scaling_law
 from sweeps.page import page
 from sweeps.report import rows, write_csv
 from sweeps.results import Result
@@ -49,6 +49,14 @@ def test_a_diverged_job_is_an_edge_that_was_seen():
     assert jobs[2].status == "diverged"
     assert jobs[2].goal == float("inf")
     assert edge_warnings(jobs) == []
+
+
+def test_losses_that_should_agree_are_compared():
+    losses = {"zigzag": 2.5, "striped": 2.5 + 2e-6, "contiguous": 2.5}
+    said = agreement(_sweep("context_parallel.layout", losses))
+    assert said is not None and said.startswith("the last losses of 3 jobs lie 2.0e-06 apart")
+    assert agreement(_sweep("optimizer.lr", {1: 2.5, 2: 2.5})) is None
+    assert agreement(_sweep("mesh.context", {1: 2.5})) is None
 
 
 def test_a_law_is_found_again():
