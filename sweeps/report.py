@@ -25,6 +25,9 @@ COLUMNS: tuple[tuple[str, str, Callable[[Result], Any], str], ...] = (
 )
 
 
+_DISPENSABLE = ("compile s", "min", "best", "directory", "tokens/s")  # on a narrow terminal
+
+
 def report(sweep_dir: Path, results: Sequence[Result]) -> None:
     """Writes sweep.csv and sweep.html and prints the table, with what is worth a remark."""
     notes = edge_warnings(results)
@@ -76,22 +79,55 @@ def _print_table(results: Sequence[Result], sweep_dir: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    headings, *lines = rows(results)
+    console = Console(markup=False, highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, _NARROWEST)
+    keys = swept_keys(results)
+    headings, *lines = fitted(rows(results), keys, console.width)
     table = Table(title=None, pad_edge=False)
     numeric = {"job", *(column[0] for column in COLUMNS)}
+    texts = {key for name in keys for key in (name, _last(name))} - numeric
     for heading in headings:
         table.add_column(
-            heading, justify="right" if heading in numeric else "left", overflow="fold"
+            heading,
+            justify="right" if heading in numeric else "left",
+            overflow="fold",
+            no_wrap=heading not in texts,
         )
     best = min(results, key=lambda result: result.goal)
     for line, result in zip(lines, results, strict=True):
         bad = result.exit_code not in (0, None)
         is_best = result is best and result.exit_code == 0 and len(results) > 1
         table.add_row(*line, style="red" if bad else "bold" if is_best else None)
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = max(console.width, _NARROWEST)
     console.print(table)
+
+
+def fitted(table: list[list[str]], keys: Sequence[str], width: int) -> list[list[str]]:
+    """The table, narrowed until it fits into `width` characters, or no further.
+
+    First the keys lose their groups, `optimizer.lr` -> `lr`, where that leaves them apart; then
+    the columns go that say least. sweep.csv has all of them.
+    """
+    if _width(table) > width:
+        short = {key: _last(key) for key in keys}
+        if len({*short.values()} | {*table[0]}) == len({*table[0]}) + len(short):
+            table = [[short.get(heading, heading) for heading in table[0]], *table[1:]]
+    for heading in _DISPENSABLE:
+        if _width(table) <= width:
+            break
+        place = table[0].index(heading)
+        table = [[*line[:place], *line[place + 1 :]] for line in table]
+    return table
+
+
+def _width(table: list[list[str]]) -> int:
+    """Characters of a row: a space on both sides of each cell but at the edges, and the lines."""
+    cells = sum(max(map(len, column)) for column in zip(*table, strict=True))
+    return cells + 3 * len(table[0]) - 1
+
+
+def _last(key: str) -> str:
+    return key.rpartition(".")[2]
 
 
 def _write(path: Path, write: Callable[[Path], Any]) -> None:

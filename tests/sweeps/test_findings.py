@@ -12,7 +12,7 @@ import pytest
 from sweeps.chart import Line, chart
 from sweeps.findings import agreement, edge_warnings, fit, scaling_law
 from sweeps.page import page
-from sweeps.report import rows, write_csv
+from sweeps.report import fitted, report, rows, write_csv
 from sweeps.results import Result
 
 
@@ -117,3 +117,35 @@ def test_the_table_shows_what_differs_and_the_csv_everything(tmp_path):
     assert len(second[1]) <= 40
     write_csv(tmp_path / "sweep.csv", jobs)
     assert f'0,"/a,b.txt",done,0,{1.0}' in (tmp_path / "sweep.csv").read_text()
+
+
+def test_a_table_that_does_not_fit_loses_groups_of_keys_and_then_columns():
+    headings = ["job", "optimizer.lr", "loss", "compile s", "min"]
+    table = [headings, ["0", "0.0003", "3.6345", "17.1", "0.8"]]
+    # 3 + 12 + 6 + 9 + 3 characters of cells, 4 * 3 between them, 2 at the edges
+    assert fitted(table, ["optimizer.lr"], 47) == table
+    assert fitted(table, ["optimizer.lr"], 46)[0] == ["job", "lr", "loss", "compile s", "min"]
+    assert fitted(table, ["optimizer.lr"], 40) == [
+        ["job", "lr", "loss", "min"],
+        ["0", "0.0003", "3.6345", "0.8"],
+    ]
+
+
+def test_keys_that_end_alike_keep_their_groups():
+    headings = ["job", "seed", "data.seed", "loss", "compile s", "min", "best", "directory"]
+    kept = fitted([[*headings, "tokens/s"]], ["seed", "data.seed"], 10)
+    assert kept == [["job", "seed", "data.seed", "loss"]]
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_no_number_is_broken_on_a_narrow_terminal(columns, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    jobs = _sweep("context_parallel.strategy", {"all_gather": 2.51234, "ring": 12345.678})
+    report(tmp_path, [replace(job, compile_seconds=1234.5) for job in jobs])
+    said = capsys.readouterr().out
+    assert "\x1b" in said, "it took this for a terminal"
+    table = re.sub(r"\x1b\[[\d;]*m", "", said).split("│\n└")[0].splitlines()
+    assert len(table) == 5  # one line for each job, one of headings, two of the frame
+    assert max(map(len, table)) <= columns
+    assert " strategy " in table[1] and " 2.5123 " in table[3] and " 12345.6780 " in table[4]
