@@ -19,7 +19,7 @@ from typing import NoReturn
 from configs.compose import groups
 from configs.directories import make_run_dir
 from configs.errors import ConfigError
-from configs.fields import did_you_mean
+from configs.flags import flag_problems
 from configs.help import help_text
 from configs.launch import REFUSED, Run, call_hydra, guarded
 from configs.loading import load_with_overrides
@@ -56,16 +56,13 @@ def main(run: Run, sweep: Sweep, arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsed(words: Sequence[str]) -> Namespace:
-    """Hydra's reading of the words; raises ConfigError that names the nearest flag."""
+    """Hydra's reading of the words; raises ConfigError that says what unknown flags stand for."""
     from hydra._internal.utils import get_args_parser
 
     parser = get_args_parser()
 
     def refuse(message: str) -> NoReturn:
-        known = list(parser._option_string_actions)
-        flags = [word for word in words if word.startswith("-")]
-        wrong = [f"{flag}: there is no such flag{did_you_mean(flag, known)}" for flag in flags
-                 if flag.split("=")[0] not in known]  # fmt: skip
+        wrong = flag_problems(words, parser._option_string_actions, groups(None))
         raise ConfigError(wrong or [message])
 
     parser.error = refuse  # type: ignore[method-assign]

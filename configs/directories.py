@@ -31,6 +31,15 @@ def absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
+def run_at(path: str) -> str | None:
+    """The run that a path leads into, RUN, RUN/config.yaml or RUN/checkpoints/5, as it is typed."""
+    here = Path(path).expanduser()
+    for folder in (here, here.parent, here.parent.parent):
+        if (folder / "config.yaml").is_file() and (folder / "checkpoints").is_dir():
+            return str(folder)
+    return None
+
+
 def make_run_dir(config: Config, *, new: bool) -> Config:
     """Makes run.dir and returns the config that names it.
 

@@ -42,6 +42,8 @@ _OTHER_NAMES = {
     "save_every": "checkpoint.every",
     "tp": "mesh.tensor",
 }
+_DTYPES = ["model.param_dtype", "model.compute_dtype"]
+_SEVERAL = {"dtype": _DTYPES, "precision": _DTYPES}
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,26 @@ def below(prefix: str) -> list[str]:
 
 def nearest_key(key: str, others: Iterable[str] = ()) -> str:
     """`; did you mean optimizer.lr?` for `lr`, `optimiser.lr` or `learning_rate`, or nothing."""
-    end = key.rsplit(".", maxsplit=1)[-1]
-    same_end = [name for name in leaves() if name.split(".")[-1] == end]
-    if same_end:
-        return f"; did you mean {' or '.join(same_end)}?"
-    by_end = {name.split(".")[-1]: name for name in leaves()} | _OTHER_NAMES
-    hint = did_you_mean(key, [*leaves(), *others], cutoff=0.8)
-    near = difflib.get_close_matches(end, by_end, n=1, cutoff=0.7)
-    if hint or near:
-        return hint or f"; did you mean {by_end[near[0]]}?"
+    found = keys_named(key, others)
+    if found:
+        return f"; did you mean {' or '.join(found)}?"
     return did_you_mean(key, [*others, *leaves()])
+
+
+def keys_named(key: str, others: Iterable[str] = ()) -> list[str]:
+    """What a word may mean: `lr` -> [optimizer.lr], `dtype` -> two keys, `xyz` -> none."""
+    end = key.rsplit(".", maxsplit=1)[-1]
+    names = [*leaves(), *others]
+    if key in names:
+        return [key]
+    same_end = [name for name in leaves() if name.split(".")[-1] == end]
+    if same_end or end in _SEVERAL:
+        return same_end or _SEVERAL[end]
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.8)
+    if near:
+        return near
+    by_end = {name.split(".")[-1]: name for name in leaves()} | _OTHER_NAMES
+    return [by_end[name] for name in difflib.get_close_matches(end, by_end, n=1, cutoff=0.7)]
 
 
 def did_you_mean(word: str, names: Iterable[str], cutoff: float = 0.6) -> str:

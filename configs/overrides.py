@@ -15,6 +15,7 @@ from typing import Any
 from configs.convert import convert
 from configs.errors import RefusedError
 from configs.fields import Leaf, below, did_you_mean, leaves, nearest_key, sections
+from configs.flags import goes_on, join_spaced
 
 _FORM = re.compile(r"(\+\+|\+|~)?([^=\s~+]+)(?:=(.*))?", re.DOTALL)
 _QUOTED = re.compile(r"\s*(?:'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")\s*", re.DOTALL)
@@ -47,7 +48,8 @@ def parse(raw: str) -> Override:
     if raw in leaves():
         raise RefusedError(f"{raw}: a value is missing; {raw}=VALUE")
     if not found or (found[3] is None and found[1] != "~"):
-        raise RefusedError(f"{raw}: overrides have the form key=value{nearest_key(raw)}")
+        hint = goes_on(raw) or nearest_key(raw)
+        raise RefusedError(f"{raw}: overrides have the form key=value{hint}")
     return Override(raw, found[1] or "", found[2], found[3])
 
 
@@ -60,8 +62,8 @@ def prepare(
     problem here: it travels as text, and the conversion to the schema says what is wrong with it.
     """
     good: list[Override] = []
-    problems: list[str] = []
-    for raw in raws:
+    joined, problems = join_spaced(raws)
+    for raw in joined:
         try:
             override = parse(raw)
             _check(override, groups, multirun)
@@ -152,7 +154,8 @@ def _check(override: Override, groups: Mapping[str, Sequence[str]], multirun: bo
         _check_option(override, groups[override.group], multirun)
         return
     if key not in leaves() and key not in sections():
-        raise RefusedError(f"{sign}{key}: there is no such key{nearest_key(key, groups)}")
+        hint = goes_on(override.value) or nearest_key(key, groups)
+        raise RefusedError(f"{sign}{key}: there is no such key{hint}")
     if sign == "~":
         raise RefusedError(f"~{key}: a key cannot be taken away; set it to another value")
     if sign == "+":

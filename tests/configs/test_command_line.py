@@ -158,12 +158,57 @@ def test_what_hydra_saves_tells_the_whole_run(command_line, trained, tmp_path):
 
 @pytest.mark.parametrize(
     ("flag", "named"),
-    [("--multirn", "did you mean --multirun?"), ("--hepl", "did you mean --help?"), ("-q", "-q:")],
+    [
+        ("--multirn", "did you mean --multirun?"),
+        ("--hepl", "did you mean --help?"),
+        ("-q", "-q:"),
+    ],
 )
 def test_an_unknown_flag_is_refused_with_the_nearest_one(flag, named, command_line, capsys):
     assert command_line(flag, "seed=1") == 2
     assert named in capsys.readouterr().err
     assert command_line.ran == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--lr 1e-3", "--lr: settings have no dashes: optimizer.lr=1e-3"),
+        ("-lr=1e-3", "-lr: settings have no dashes: optimizer.lr=1e-3"),
+        ("--num-layers 3", "--num-layers: settings have no dashes: model.num_layers=3"),
+        ("--model small_25m", "--model: settings have no dashes: model=small_25m"),
+        ("--batch_size", "--batch_size: settings have no dashes: data.batch=VALUE"),
+        ("--dtype=bfloat16", "model.param_dtype=bfloat16 or model.compute_dtype=bfloat16"),
+        ("--resume auto", "--resume: settings have no dashes: checkpoint.resume=auto"),
+        ("--resume", "--resume: there is no such flag; run.dir=RUN goes on with a run"),
+        ("train.steps = 10", "train.steps = 10: no spaces around =; write train.steps=10"),
+        ("train.steps =10 seed=1", "train.steps =10: no spaces around =; write train.steps=10"),
+        ("train.steps= 10", "train.steps= 10: no spaces around =; write train.steps=10"),
+    ],
+)
+def test_words_of_other_command_lines_are_answered_with_ours(words, said, command_line, capsys):
+    assert command_line(*words.split()) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and lines[1].endswith(said)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--resume a/RUN",
+        "--config a/RUN/config.yaml",
+        "--checkpoint=a/RUN/checkpoints/150",
+        "a/RUN",
+        "resume=a/RUN",
+    ],
+)
+def test_a_run_that_is_pointed_at_otherwise_is_answered_with_run_dir(
+    words, command_line, trained, capsys
+):
+    command_line.behaviour = trained
+    assert command_line("run.dir=a/RUN") == 0
+    assert command_line(*words.split()) == 2
+    assert "; run.dir=a/RUN goes on with that run\n" in capsys.readouterr().err
 
 
 def test_a_name_that_no_disk_takes_is_refused(command_line, capsys, tmp_path):

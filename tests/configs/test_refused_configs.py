@@ -50,6 +50,7 @@ REFUSED = [
     # keys that do not exist, or are used in a way that does nothing
     ("optimizer.learning_rate=1", ["optimizer.learning_rate", "did you mean optimizer.lr"]),
     ("lr=1", ["lr", "did you mean optimizer.lr"]),
+    ("model.dtype=bfloat16", ["did you mean model.param_dtype or model.compute_dtype"]),
     ("model.nlayers=3", ["model.nlayers", "did you mean model.num_layers"]),
     ("train.step=3", ["train.step", "did you mean train.steps"]),
     ("+model.nlayers=3", ["+model.nlayers", "did you mean model.num_layers"]),
