@@ -294,7 +294,10 @@ class OptimizerConfig:
 @dataclass(frozen=True, kw_only=True)
 class ScheduleConfig:
     name: Literal["cosine", "wsd", "linear", "constant"] = key("Shape after the warm-up.")
-    warmup_steps: int = key("Steps of linear warm-up; step t of them uses lr * t / warmup_steps.")
+    warmup_steps: int = key(
+        "Steps of linear warm-up, of which step t uses lr * t / warmup_steps; "
+        "a tenth of the schedule, 20 at most, unless set."
+    )
     total_steps: int | None = key("Length of the schedule; null takes train.steps.")
     decay_steps: int | None = key("wsd: steps of the final decay; null takes a tenth of the total.")
     final_fraction: float = key("Learning rate at the end, as a fraction of the peak.")
