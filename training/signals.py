@@ -128,7 +128,8 @@ class StopSignal:
         self._number = self._number or number
         # Not print: the signal may have interrupted one.
         again = "; again to quit at once" if number == signal.SIGINT else ""
-        os.write(2, f"{signal.Signals(number).name}: stopping after this step{again}\n".encode())
+        name = signal.Signals(number).name
+        os.write(2, f"{name}: stopping after the steps already begun{again}\n".encode())
 
     def _largest(self, number: int) -> Any:
         if self._reduce is None:

@@ -85,9 +85,11 @@ def _last_step(steps: int, train_data: Dataset) -> int:
 
 def _say_where(step: int, last_step: int, run_dir: Path, stop: StopSignal) -> None:
     if stop.exit_code:
-        announce("stopped", f"{stop.name} at step {step} of {last_step}; the same command goes on")
+        announce("stopped", f"{stop.name} at step {step} of {last_step}")
     place = shlex.quote(_from_here(run_dir))
     announce("run", f"step {step} is saved in {place}")
+    if step < last_step:
+        announce("to go on", f"python train.py run.dir={place}")
     announce("watch", f"tensorboard --logdir {place}")
 
 

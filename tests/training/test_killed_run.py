@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.small import SMALL
+from tests.training.small import COMPILE_CACHE, SMALL
 from training.metrics import read_metrics
 
 ROOT = Path(__file__).parents[2]
@@ -24,8 +25,12 @@ LONGER = {
 
 def _start(run_dir: Path) -> subprocess.Popen[str]:
     keys = {**dict(word.split("=", 1) for word in SMALL), **LONGER, "run.dir": str(run_dir)}
+    return _train(*(f"{key}={value}" for key, value in keys.items()))
+
+
+def _train(*words: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "train.py", *(f"{key}={value}" for key, value in keys.items())],
+        [sys.executable, "train.py", *words],
         cwd=ROOT,
         env={**os.environ, "JAX_PLATFORMS": "cpu"},
         stdout=subprocess.PIPE,
@@ -34,15 +39,17 @@ def _start(run_dir: Path) -> subprocess.Popen[str]:
     )
 
 
-def _end_at(process: subprocess.Popen[str], step: int, number: signal.Signals) -> tuple[int, str]:
-    """Sends a signal when the line of `step` is printed; returns exit code and stderr."""
+def _end_at(
+    process: subprocess.Popen[str], step: int, number: signal.Signals
+) -> tuple[int, str, str]:
+    """Sends a signal when the line of `step` is printed; returns exit code, stdout and stderr."""
     assert process.stdout is not None
     for line in process.stdout:
         if line.startswith(f"step {step}/"):
             process.send_signal(number)
             break
-    _, error = process.communicate(timeout=120)
-    return process.returncode, error
+    out, error = process.communicate(timeout=120)
+    return process.returncode, out, error
 
 
 def _values(run_dir: Path) -> str:
@@ -66,7 +73,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_run_killed_at_any_step_ends_with_the_same_numbers(
     undisturbed: str, tmp_path: Path, step: int
 ) -> None:
-    code, _ = _end_at(_start(tmp_path), step, signal.SIGKILL)
+    code, _, _ = _end_at(_start(tmp_path), step, signal.SIGKILL)
     assert code == -signal.SIGKILL
     resumed = _start(tmp_path)
     _, error = resumed.communicate(timeout=120)
@@ -75,14 +82,17 @@ def test_a_run_killed_at_any_step_ends_with_the_same_numbers(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
-def test_a_signal_saves_the_step_and_the_run_goes_on_from_it(
+def test_a_signal_saves_the_step_and_says_the_command_that_goes_on_from_it(
     undisturbed: str, tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    returned, error = _end_at(_start(tmp_path), 10, number)
+    returned, said, error = _end_at(_start(tmp_path), 10, number)
     assert returned == code, error
+    (command,) = re.findall("^to go on: (.*)", said, re.MULTILINE)
     last = max(read_metrics(tmp_path))
     assert (tmp_path / "checkpoints" / str(last)).is_dir()
-    resumed = _start(tmp_path)
+    python, script, *words = shlex.split(command)
+    assert (python, script) == ("python", "train.py")
+    resumed = _train(*words, f"compile_cache={COMPILE_CACHE.name}")
     out, error = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, error
     assert f"restore: step {last}" in out

@@ -116,7 +116,7 @@ def test_a_signal_while_compiling_ends_the_process_at_once_and_cleanly() -> None
     """Python's own ending would abort (134) because of the thread inside XLA."""
     result = subprocess.run([sys.executable, "-c", COMPILES], check=False, capture_output=True)
     assert result.returncode == 143
-    assert result.stderr == b"SIGTERM: stopping after this step\n"
+    assert result.stderr == b"SIGTERM: stopping after the steps already begun\n"
 
 
 def start(run_dir: Path, *arguments: object) -> subprocess.Popen[str]:
