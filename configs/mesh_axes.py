@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from configs.words import counted
+
 FILL = -1  # an axis of this size takes the devices that the others leave
 
 
@@ -33,8 +35,8 @@ def resolve_axes(sizes: Mapping[str, int], num_devices: int) -> dict[str, int]:
         )
     if open_axes and num_devices % known:
         raise ValueError(
-            f"{_equation(sizes)} does not divide the {_devices(num_devices)} here, so that "
-            f"{open_axes[0]}=-1 has no value; {_way_out(sizes, num_devices)}"
+            f"{_equation(sizes)} does not divide the {counted(num_devices, 'device')} here, so "
+            f"that {open_axes[0]}=-1 has no value; {_way_out(sizes, num_devices)}"
         )
     return {name: num_devices // known if size == FILL else size for name, size in sizes.items()}
 
@@ -48,11 +50,7 @@ def _equation(sizes: Mapping[str, int]) -> str:
 
 
 def _are_here(num_devices: int) -> str:
-    return f"{_devices(num_devices)} {'is' if num_devices == 1 else 'are'} here"
-
-
-def _devices(number: int) -> str:
-    return "1 device" if number == 1 else f"{number} devices"
+    return f"{counted(num_devices, 'device')} {'is' if num_devices == 1 else 'are'} here"
 
 
 def _way_out(sizes: Mapping[str, int], num_devices: int) -> str:

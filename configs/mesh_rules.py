@@ -10,6 +10,7 @@ from configs.mesh_axes import FILL
 from configs.rule import AXES, Sizes, divisors, multiples, rule, trains
 from configs.schema import Config
 from configs.topology import parse_topology
+from configs.words import counted
 
 
 @rule(*(f"mesh.{axis}" for axis in AXES))
@@ -71,7 +72,7 @@ def _batch_over_rows(config: Config, sizes: Sizes) -> Iterator[str]:
         return
     rows = f"data.batch={batch}"
     if accum > 1:
-        rows += f" / train.grad_accum={accum} = {batch // accum} rows in a microbatch"
+        rows += f" / train.grad_accum={accum} = {counted(batch // accum, 'row')} in a microbatch"
     product = f"mesh.data({data}) * mesh.fsdp({fsdp})"
     if expert > 1:
         product += f" * mesh.expert({expert})"

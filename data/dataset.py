@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from configs.schema import DataConfig
+from configs.words import counted
 from data.documents import Documents, EndedDocuments
 from data.rows import Batch, JoinedRows, PackedRows, Rows
 from data.sources import Source, open_source
@@ -43,11 +44,11 @@ class DataStats:
     def summary(self) -> str:
         """One line for the log."""
         text = (
-            f"{self.documents:,} documents, {self.tokens:,} tokens in {self.rows:,} rows "
-            f"({self.padding_fraction:.1%} padding)"
+            f"{counted(self.documents, 'document')}, {counted(self.tokens, 'token')} in "
+            f"{counted(self.rows, 'row')} ({self.padding_fraction:.1%} padding)"
         )
         if self.empty_documents:
-            text += f"; {self.empty_documents:,} empty documents left out"
+            text += f"; {counted(self.empty_documents, 'empty document')} left out"
         if self.invalid_bytes:
             text += f"; {self.invalid_bytes:,} bytes are not UTF-8, the first: {self.first_invalid}"
         return text

@@ -12,6 +12,7 @@ import jax
 
 from configs import Config, ConfigError
 from configs.validate import validate
+from configs.words import counted
 from data import DataError, open_data, open_tokenizer
 from model import HFError
 from parallelism import UnsupportedError
@@ -87,7 +88,7 @@ def _complete(config: Config) -> Config:
 def _announce_mesh(setup: Setup) -> None:
     sizes = " ".join(f"{axis}={size}" for axis, size in setup.mesh.shape.items())
     kind = setup.mesh.devices.flat[0].device_kind
-    announce("mesh", f"{sizes}: {setup.mesh.size} {kind} device{'s' * (setup.mesh.size > 1)}")
+    announce("mesh", f"{sizes}: {counted(setup.mesh.size, f'{kind} device')}")
     for line in fallback_lines(setup):
         announce("mesh", line)
 
@@ -133,7 +134,11 @@ def _generate(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
     options, config = setup.config.generate, setup.config
     tokenizer = open_tokenizer(config.data, config.model.vocab_size)
     texts = read_prompts(options)
-    prompts = [[*tokenizer.prefix, *tokenizer.encode(text)] for text in texts]
+    try:
+        prompts = [[*tokenizer.prefix, *tokenizer.encode(text)] for text in texts]
+    except DataError as error:
+        key = "generate.prompts" if options.prompts else "generate.prompt"
+        raise DataError(f"{key}: {error}") from None
     if not all(prompts):
         raise ConfigError(["generate.prompt is empty; give it at least one token to continue"])
     _, parameters = _saved_parameters(setup, run_dir)
@@ -147,7 +152,8 @@ def _generate(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
 def _export(setup: Setup, run_dir: Path, stop: StopSignal) -> int:
     step, parameters = _saved_parameters(setup, run_dir)
     path = write_folder(setup, parameters, run_dir)
-    announce("export", f"step {step} is in {path}; transformers loads it")
+    loader = "peft" if setup.config.export.form == "peft" else "transformers"
+    announce("export", f"step {step} is in {path}; {loader} loads it")
     return stop.exit_code
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from configs.schema import Config
 from configs.topology import num_known_devices
 from configs.validate import resolve
+from configs.words import counted
 from model import layer_kinds
 from parallelism import AttentionMask, Layout, ParamSpec, Rules, attended_pairs, balance
 from training.exchanges import exchange_sheet
@@ -176,4 +177,4 @@ def _by_path(specs: Any) -> Iterator[tuple[str, ParamSpec]]:
 
 def _headline(setup: Setup) -> str:
     sizes = " ".join(f"{axis}={size}" for axis, size in setup.mesh.shape.items())
-    return f"model {setup.config.model.name} on {setup.mesh.size} devices: {sizes}"
+    return f"model {setup.config.model.name} on {counted(setup.mesh.size, 'device')}: {sizes}"

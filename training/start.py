@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from configs import Config
+from configs.words import counted
 from data import Dataset, fingerprint_changes, open_splits
 from model.lora import factors_only, joined_by_name
 from parallelism import InitProgram, plan_init
@@ -154,9 +155,15 @@ def _refuse_other_data(saved: str | None, train_data: Dataset) -> None:
 
 def _describe(dataset: Dataset) -> str:
     stats = dataset.stats
-    text = f"{stats.documents:,} documents, {stats.tokens:,} tokens, {stats.rows:,} rows"
+    text = ", ".join(
+        [
+            counted(stats.documents, "document"),
+            counted(stats.tokens, "token"),
+            counted(stats.rows, "row"),
+        ]
+    )
     if stats.empty_documents:
-        text += f", {stats.empty_documents:,} empty documents left out"
+        text += f", {counted(stats.empty_documents, 'empty document')} left out"
     if stats.invalid_bytes:
         text += f", {stats.invalid_bytes:,} bytes are not UTF-8 (first: {stats.first_invalid})"
     return text

@@ -80,6 +80,11 @@ def test_a_file_without_prompts_is_refused(tmp_path, capsys):
     assert "no prompt" in capsys.readouterr().err
 
 
+def test_a_prompt_that_is_no_list_of_ids_is_refused_by_name(capsys):
+    assert command("generate", "data=synthetic", "generate.prompt=Hello") == 2
+    assert "generate.prompt: 'Hello' is not a list of token ids" in capsys.readouterr().err
+
+
 def test_a_text_is_scored_from_its_second_token_to_its_last(tmp_path, capsys):
     reference = np.load(FOLDER / "reference.npz")
     tokens, logits = reference["input_ids"][0], reference["logits"][0].astype(np.float64)
