@@ -10,13 +10,12 @@ import math
 import re
 import typing
 from collections.abc import Mapping
-from dataclasses import fields
 from decimal import Decimal
 from typing import Any
 
 from configs.errors import RefusedError
 from configs.fields import Leaf, did_you_mean, leaves, nearest_key, sections
-from configs.schema import Config
+from configs.schema import Config, key_fields
 
 _NUMBER = re.compile(r"[+-]?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 _LARGEST = 2**63  # what an int64 holds; no key wants more
@@ -53,7 +52,7 @@ def _section(prefix: str, tree: Any, problems: dict[str, str]) -> Any:
         problems[prefix] = f"{prefix}={tree}: this is a section; set the keys below it"
         tree = {}
     values: dict[str, Any] = {}
-    for field in fields(section):
+    for field in key_fields(section):
         key = f"{path}{field.name}"
         if key in sections():
             values[field.name] = _section(key, tree.get(field.name, {}), problems)
@@ -62,7 +61,7 @@ def _section(prefix: str, tree: Any, problems: dict[str, str]) -> Any:
             values[field.name] = None
         else:
             values[field.name] = _leaf(leaves()[key], tree[field.name], problems)
-    for name in tree.keys() - {field.name for field in fields(section)}:
+    for name in tree.keys() - {field.name for field in key_fields(section)}:
         key = f"{path}{name}"
         problems[key] = f"{key}: there is no such key{nearest_key(key)}"
     return section(**values)

@@ -18,11 +18,19 @@ _WITHOUT_TEXT = ("synthetic", "tokens")
 _FROM_HUB = ("huggingface", "chat")
 
 
-@rule("model.vocab_size", "data.source", "data.tokenizer")
+@rule("model.vocab_size", "data.source", "data.tokenizer", "init.from_hf")
 def _vocabulary(config: Config, _: Sizes) -> Iterator[str]:
     vocab, source = config.model.vocab_size, config.data.source
     is_bytes = config.data.tokenizer is None and source not in _WITHOUT_TEXT
-    if is_bytes and vocab < SMALLEST_BYTE_VOCAB:
+    if not is_bytes or vocab >= SMALLEST_BYTE_VOCAB:
+        return
+    if config.init.from_hf is not None:
+        yield (
+            f"init.from_hf={config.init.from_hf}: the folder has {vocab} tokens and no tokenizer "
+            f"for data.source={source}: data.tokenizer=FILE, or data=synthetic or data=tokens for "
+            "ids"
+        )
+    else:
         yield (
             f"model.vocab_size={vocab} is too small for data.source={source}: 256 bytes and EOS "
             f"make {SMALLEST_BYTE_VOCAB}, the least that would fit"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from configs.schema import Config
+from configs.schema import Config, key_fields
 
 # What other trainers call these keys: a misspelt key is often a word from elsewhere.
 _OTHER_NAMES = {
@@ -114,7 +114,7 @@ def read(config: Config, key: str) -> Any:
 
 def _walk(section: type, prefix: str) -> Iterator[Leaf]:
     hints = typing.get_type_hints(section)
-    for field in dataclasses.fields(section):
+    for field in key_fields(section):
         hint, key = hints[field.name], f"{prefix}{field.name}"
         if dataclasses.is_dataclass(hint):
             yield from _walk(typing.cast(type, hint), f"{key}.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from configs.resume import (
     saved_values,
 )
 from configs.saved import NAME
-from configs.schema import Config
+from configs.schema import Asked, Config
 from configs.validate import validate
 
 _PATHS = (
@@ -84,11 +84,13 @@ def load_with_overrides(
     problems += missing
     run_dir_is_given = get(tree, "run.dir") is not None
     lent = {**saved, **mesh_as_asked(get(tree, "run.dir"))} if saved else {}
-    taken = inherited(str(get(tree, "mode")), lent, _explicit(good, known, config_dir))
+    explicit = _explicit(good, known, config_dir)
+    taken = inherited(str(get(tree, "mode")), lent, explicit)
     taken = {key: value for key, value in taken.items() if _put(tree, key, value)}
     _choose_run_dir(tree)
     brought = _tokenizer_of_folder(tree)
     config, wrong = from_tree(tree)
+    config = replace(config, asked=_asked(good, explicit, saved or {}))
     model_is_known = config.init.from_hf is None
     problems += [*wrong.values(), *validate(config, wrong, model_is_known=model_is_known)]
     if not wrong:
@@ -120,6 +122,13 @@ def _explicit(
         else:
             keys.update(touched(override))
     return keys
+
+
+def _asked(overrides: Iterable[Override], explicit: set[str], saved: dict[str, Any]) -> Asked:
+    """The keys of the model that the command sets, and whether something names the whole model."""
+    own = {override.group for override in overrides}
+    named = "model" in own or "model.name" in explicit - own or "model.name" in saved
+    return Asked(frozenset(key for key in explicit if key.startswith("model.")), named)
 
 
 def _saved_run(tree: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:

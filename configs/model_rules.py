@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
 from configs.layer_pattern import parse_pattern
+from configs.resume import has_checkpoints
 from configs.rule import Sizes, divisors, rule
 from configs.schema import Config, ModelConfig
 
@@ -126,6 +128,17 @@ def _hugging_face_folder(config: Config, _: Sizes) -> Iterator[str]:
     folder = config.init.from_hf
     if folder is not None and not (Path(folder) / "config.json").is_file():
         yield f"init.from_hf={folder}: a folder with config.json and safetensors files is needed"
+
+
+@rule("mode", "init.from_hf", "run.dir")
+def _safetensors_installed(config: Config, _: Sizes) -> Iterator[str]:
+    if config.init.from_hf is None or config.mode in ("plan", "compile"):
+        return
+    if not has_checkpoints(config.run.dir) and importlib.util.find_spec("safetensors") is None:
+        yield (
+            f"init.from_hf={config.init.from_hf} needs the package safetensors, which is not "
+            "installed; pip install -e '.[hf]' brings it"
+        )
 
 
 @rule("mode", "export.path")

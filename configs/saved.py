@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import yaml
 
 from configs.convert import from_tree
 from configs.errors import ConfigError
-from configs.schema import Config
+from configs.schema import Config, key_values
 
 NAME = "config.yaml"
 
@@ -29,7 +28,7 @@ def write_config(config: Config, path: str | os.PathLike[str]) -> None:
 def to_yaml(config: Config) -> str:
     """Every key of a config as YAML text."""
     return yaml.dump(
-        asdict(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000
+        key_values(config), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1000
     )
 
 

@@ -7,8 +7,8 @@ that tie several keys together.
 
 from __future__ import annotations
 
-from dataclasses import MISSING, dataclass, field
-from typing import Any, Literal
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from typing import Any, Literal, NamedTuple
 
 Family = Literal[
     "llama",
@@ -31,6 +31,22 @@ Family = Literal[
 def key(doc: str, default: Any = MISSING) -> Any:
     """Declares one config field with its one-line documentation."""
     return field(default=default, metadata={"doc": doc})
+
+
+def key_fields(section: Any) -> list[Field[Any]]:
+    """The fields of a section that are keys or sections of keys: all but `Config.asked`."""
+    return [one for one in fields(section) if "doc" in one.metadata]
+
+
+class Asked(NamedTuple):
+    """What a command itself says of the model; a folder of init.from_hf says the rest.
+
+    `keys` are the keys of the model that it sets; `is_whole` says that it names a model, or goes
+    on with a run that has one.
+    """
+
+    keys: frozenset[str] = frozenset()
+    is_whole: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,3 +405,10 @@ class Config:
     profile: ProfileConfig = key("Profiles.")
     generate: GenerateConfig = key("Generation.")
     export: ExportConfig = key("Export.")
+    asked: Asked = field(default=Asked(), compare=False, repr=False)
+
+
+def key_values(config: Config) -> dict[str, Any]:
+    """The value of every key, as a nested mapping."""
+    values = asdict(config)
+    return {one.name: values[one.name] for one in key_fields(config)}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 from tensorboardX.proto.api_pb2 import Status
@@ -20,6 +19,7 @@ from tensorboardX.proto.plugin_hparams_pb2 import (
 from tensorboardX.proto.summary_pb2 import Summary, SummaryMetadata
 
 from configs import Config
+from configs.schema import key_values
 
 # About the directory or the command, not about what was trained.
 _LEFT_OUT = frozenset(
@@ -29,7 +29,7 @@ _LEFT_OUT = frozenset(
 
 def hparams(config: Config) -> Iterator[tuple[str, Any]]:
     """Every key of the config that training may depend on, with its value."""
-    pairs = _flat(asdict(config))
+    pairs = _flat(key_values(config))
     return (pair for pair in pairs if pair[0].split(".")[0] not in _LEFT_OUT)
 
 

@@ -23,11 +23,11 @@ from training.console import announce, log, log_to, to_terminal
 from training.devices import start_devices
 from training.evaluate import evaluate
 from training.feed import Feed
+from training.folder_model import import_lines, with_model_of_folder
 from training.generate import generate, read_prompts, shown
 from training.imported import (
     read_folder,
     starts_from_folder,
-    with_model_of_folder,
     write_folder,
 )
 from training.loop import NotFiniteError
@@ -53,6 +53,8 @@ def run(config: Config) -> int:
     try:
         config = _complete(config)
         if config.mode == "plan":
+            with to_terminal():
+                _announce_import(config)
             print_plan(config)
             return 0
     except _REFUSALS as error:
@@ -64,6 +66,7 @@ def run(config: Config) -> int:
         stop.install()  # jax.distributed took SIGTERM for itself
         with _log(config):
             try:
+                _announce_import(config)
                 setup = open_setup(config, devices)
                 _announce_mesh(setup)
                 return _MODES[config.mode](setup, Path(config.run.dir), stop)
@@ -83,6 +86,11 @@ def _complete(config: Config) -> Config:
     if problems := validate(config):
         raise ConfigError(problems)
     return config
+
+
+def _announce_import(config: Config) -> None:
+    for line in import_lines(config):
+        announce("import", line)
 
 
 def _announce_mesh(setup: Setup) -> None:

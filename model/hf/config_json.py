@@ -177,7 +177,7 @@ def _check_same(read: ModelConfig, wanted: ModelConfig) -> None:
     differing = [
         f"model.{field.name}={getattr(wanted, field.name)}"
         for field in dataclasses.fields(ModelConfig)
-        if _meaning(read, field.name) != _meaning(wanted, field.name)
+        if meaning(read, field.name) != meaning(wanted, field.name)
     ]
     if differing:
         raise HFError(
@@ -186,8 +186,8 @@ def _check_same(read: ModelConfig, wanted: ModelConfig) -> None:
         )
 
 
-def _meaning(config: ModelConfig, name: str) -> Any:
-    """A field's value, without what nothing reads."""
+def meaning(config: ModelConfig, name: str) -> Any:
+    """A field's value, without what nothing reads; None for what does not count."""
     value = getattr(config, name)
     if name == "latent" and config.latent.kv_rank is None:
         return None

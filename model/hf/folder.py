@@ -107,7 +107,7 @@ def _open(path: Path) -> Any:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError:
-        raise HFError("safetensors is not installed: pip install 'foldtext[hf]'") from None
+        raise HFError("safetensors is not installed: pip install -e '.[hf]' brings it") from None
     try:
         return safe_open(path, "numpy")
     except (SafetensorError, OSError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import gguf
 import numpy as np
 
 from tests.data.conftest import TOY_MERGES, toy_bpe
+from tests.docs.pages import ROOT
 from tools.gguf_to_hf import convert
 
 TURNS = (
@@ -132,6 +134,8 @@ def _wrong(folder: Path) -> None:
     _tokenizer(folder / "llama2")
     (folder / "gpt2").mkdir()
     (folder / "gpt2/config.json").write_text('{"model_type": "gpt2"}')
+    (folder / "qwen3").mkdir()
+    shutil.copy(ROOT / "tests/model/references/qwen3/config.json", folder / "qwen3")
     (folder / "tables").mkdir()
     (folder / "tables/0.parquet").touch()
 

@@ -21,7 +21,7 @@ from sweeps.job import Job, register
 from tests.docs.pages import ROOT, Command
 from training import compile as compiling
 from training.feed import Feed
-from training.imported import with_model_of_folder
+from training.folder_model import with_model_of_folder
 from training.modes import run
 from training.setup import open_setup
 

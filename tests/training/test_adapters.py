@@ -22,7 +22,8 @@ from tests.training.small import (
     small_setup,
     train_steps,
 )
-from training.imported import read_folder, with_model_of_folder, write_folder
+from training.folder_model import with_model_of_folder
+from training.imported import read_folder, write_folder
 from training.modes import run
 from training.setup import open_setup
 

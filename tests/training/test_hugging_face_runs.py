@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from configs import load
+from configs import ConfigError, load
 from model import load_hf, parameter_specs
 from tests.model.test_references import OWN
 from tests.training.small import COMPILE_CACHE
-from training.imported import read_folder, with_model_of_folder
+from training.folder_model import import_lines, with_model_of_folder
+from training.imported import read_folder
 from training.modes import run
 from training.setup import open_setup
 
 SHORT = ("data=synthetic", "data.seq_len=16", "data.batch=8", f"compile_cache={COMPILE_CACHE.name}")
+
+SHAPE = (
+    "vocab_size", "num_layers", "embed_dim", "mlp_dim", "num_heads", "num_kv_heads", "head_dim",
+)  # fmt: skip
 
 
 def _command(*words):
@@ -55,6 +61,114 @@ def test_rotary_frequencies_of_the_command_replace_those_of_the_folder():
     assert replace(stretched, rope_scaling=plain.rope_scaling) == plain
     moved = with_model_of_folder(load([words[0], "model.rope_theta=5e6"])).model
     assert moved == replace(plain, rope_theta=5e6)
+
+
+def test_a_number_of_the_scaling_that_the_folder_has_is_set_alone():
+    folder = f"init.from_hf={OWN / 'gpt_oss'}"
+    plain = with_model_of_folder(load([folder])).model.rope_scaling
+    stretched = with_model_of_folder(load([folder, "model.rope_scaling.factor=64"])).model
+    assert plain.type == "yarn" and plain.factor != 64
+    assert stretched.rope_scaling == replace(plain, factor=64.0)
+
+
+def test_a_frequency_that_is_the_default_of_foldtext_is_set_if_the_command_says_so():
+    folder = f"init.from_hf={OWN / 'mixtral'}"
+    plain = with_model_of_folder(load([folder])).model
+    assert with_model_of_folder(load([folder, "model.rope_theta=1e4"])).model.rope_theta == 1e4
+    assert plain.rope_theta != 1e4 == load([]).model.rope_theta
+
+
+def test_how_a_model_is_run_and_trained_is_set_on_top_of_the_folder():
+    folder = f"init.from_hf={OWN / 'qwen3_moe'}"
+    plain = with_model_of_folder(load([folder])).model
+    words = ["model.scan_layers=false", "model.param_dtype=bfloat16", "model.init_std=0.5"]
+    words += ["model.compute_dtype=float32", "model.name=mine", "model.moe.balance_loss=0.25"]
+    taken = with_model_of_folder(load([folder, *words])).model
+    assert taken == replace(
+        plain, scan_layers=False, param_dtype="bfloat16", init_std=0.5, compute_dtype="float32",
+        name="mine", moe=replace(plain.moe, balance_loss=0.25),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["model.norm_eps=0.01"], ["model.norm_eps=0.01", "has 1e-05"]),
+        (["model.num_layers=4"], ["model.num_layers=4", "has 2"]),  # the default of FoldText
+        (["model.num_layers=3"], ["model.num_layers=3", "has 2"]),
+        (
+            ["model.window=64", "model.layer_pattern=local"],
+            ["model.window=64", "has null", "model.layer_pattern=local", "has global"],
+        ),
+        (["model.moe.num_experts=4", "model.rope_theta=5e6"], ["model.moe.num_experts=4"]),
+    ],
+)
+def test_what_the_folder_has_otherwise_is_refused_by_name(words, named):
+    with pytest.raises(ConfigError) as refused:
+        with_model_of_folder(load([f"init.from_hf={OWN / 'qwen3'}", *words]))
+    assert len(refused.value.problems) == sum(text.startswith("model.") for text in named)
+    for text in [*named, str(OWN / "qwen3"), "leave ", "model=NAME"]:
+        assert text in str(refused.value)
+
+
+@pytest.mark.parametrize("mode", ["train", "plan", "compile", "eval", "generate", "export"])
+def test_every_mode_refuses_another_model_than_the_folders(mode, tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("training.modes.start_devices", None)
+    words = [f"mode={mode}", f"init.from_hf={OWN / 'qwen3'}", "data=synthetic"]
+    words += [f"run.dir={tmp_path / 'run'}"] * (mode == "train")
+    words += [f"export.path={tmp_path / 'out'}"] * (mode == "export")
+    assert _command(*words, "model.norm_eps=0.01") == 2
+    assert "model.norm_eps=0.01: init.from_hf=" in "".join(capfd.readouterr())
+
+
+def test_what_the_folder_has_as_well_may_be_said():
+    folder = f"init.from_hf={OWN / 'qwen3'}"
+    plain = with_model_of_folder(load([folder])).model
+    same = ["model.norm_eps=1e-5", f"model.num_layers={plain.num_layers}", "model.family=qwen3"]
+    same += ["model.layer_pattern=global*2", f"model.query_scale={plain.head_dim}"]
+    assert with_model_of_folder(load([folder, *same])).model == plain
+
+
+def test_a_model_of_the_users_own_config_counts(tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text("defaults: [tiny, _self_]\nname: mine\n")
+    (tmp_path / "mine.yaml").write_text("defaults: [config, {override model: mine}, _self_]\n")
+    words = [f"init.from_hf={OWN / 'qwen3'}"]
+    config = load(words, config_dir=tmp_path, config_name="mine")
+    assert with_model_of_folder(config).model.name == "mine"
+
+
+def test_a_named_model_counts_and_is_told_where_it_differs(capsys, tmp_path):
+    folder = f"init.from_hf={OWN / 'qwen3'}"
+    plain = with_model_of_folder(load([folder])).model
+    assert list(import_lines(with_model_of_folder(load([folder])))) == []
+    shape = {name: getattr(plain, name) for name in SHAPE}
+    words = ["model=qwen3_0.6b", *(f"model.{name}={value}" for name, value in shape.items())]
+    words += ["model.norm_eps=1e-3", "model.rope_theta=5e5", "model.remat=full"]
+    assert _command(folder, "mode=plan", "data=synthetic", *words) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("import: "))
+    assert line.startswith(
+        f"import: model=qwen3_0.6b differs from {Path(OWN / 'qwen3' / 'config.json')}: "
+    )
+    assert "norm_eps 0.001 (folder 1e-05)" in line
+    assert f"rope_theta 500000.0 (folder {plain.rope_theta})" in line
+    for same in ("remat", "init_std", "num_layers", "latent", "moe", "activation", "name"):
+        assert same not in line.split(": ", 2)[2]
+
+
+def test_a_named_tiny_is_a_named_model():
+    config = with_model_of_folder(load([f"init.from_hf={OWN / 'qwen3'}", "model=tiny"]))
+    assert config.model.embed_dim == 192
+
+
+def test_a_folder_without_tokenizer_says_what_reads_text(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("training.modes.start_devices", None)
+    (tmp_path / "text.txt").write_text("words")
+    words = [f"init.from_hf={OWN / 'qwen3'}", "mode=compile"]
+    assert _command(*words, "data=text", f"data.path={tmp_path / 'text.txt'}") == 2
+    said = "".join(capfd.readouterr())
+    assert "tokens and no tokenizer for data.source=text: data.tokenizer=FILE, or" in said
+    assert "data=synthetic or data=tokens for ids" in said
 
 
 def test_a_run_goes_from_folder_to_folder(tmp_path, capsys):
