@@ -89,7 +89,7 @@ def _frozen(value: Any, outer: tuple[Any, ...]) -> Hashable:
     if isinstance(value, tuple):
         return tuple(_frozen(part, outer) for part in value)
     if isinstance(value, float):
-        return (float, value.hex())
+        return (type(value), value.hex())
     if isinstance(value, functools.partial):
         return _frozen((value.func, value.args, tuple(value.keywords.items())), outer)
     if isinstance(value, types.FunctionType) and value not in outer:

@@ -60,7 +60,7 @@ def make_train_step(
     """The function (state, batch, numbers) -> (next state, metrics).
 
     The loss and its gradient are those of the global mean over scored tokens, whatever the
-    number of microbatches and devices. When either is not finite, or nothing is scored,
+    number of microbatches and devices; the balance of experts is that of each microbatch. When either is not finite, or nothing is scored,
     parameters and optimizer state stay as they are; `metrics["finite"]` tells.
     `metrics["layers"]` is there with `layer_stats`: of the gradient before clipping, and of the
     parameters after the update.
@@ -127,11 +127,11 @@ def _mean_gradient(
         like = jax.eval_shape(gradient, jax.tree.map(lambda x: x[0], microbatches))
         (sums, grads), _ = jax.lax.scan(
             lambda so_far, microbatch: (jax.tree.map(jnp.add, so_far, gradient(microbatch)), None),
-            jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), like),
+            jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, jnp.float32), like),
             microbatches,
         )
     scale = 1.0 / jnp.maximum(sums.weight, 1.0)
-    return sums, jax.tree.map(lambda grad: grad * scale.astype(grad.dtype), grads)
+    return sums, jax.tree.map(lambda grad, of: (grad * scale).astype(of.dtype), grads, trained)
 
 
 def _microbatches(batch: Batch, grad_accum: int) -> Batch:

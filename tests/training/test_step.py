@@ -121,3 +121,15 @@ def test_moments_lie_like_their_parameters() -> None:
 def _shardings(tree: Any) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): leaf.sharding for path, leaf in leaves}
+
+
+def test_many_microbatches_lose_nothing_of_a_gradient_in_bfloat16() -> None:
+    """A bfloat16 sum of 512 equal gradients would stand still at 256 of them."""
+    words = ("model.param_dtype=bfloat16", "model.num_layers=1", "data.seq_len=16")
+    norms = {}
+    for grad_accum in (1, 512):
+        setup = small_setup(*words, "data.batch=512", f"train.grad_accum={grad_accum}")
+        row = {name: x[:1] for name, x in random_batch(setup).items()}
+        same = {name: np.repeat(x, 512, axis=0) for name, x in row.items()}
+        norms[grad_accum] = float(train_steps(setup, [same])[1][0]["grad_norm"])
+    assert norms[512] == pytest.approx(norms[1], rel=1e-2)
