@@ -388,7 +388,10 @@ class ExportConfig:
 class Config:
     mode: Literal["train", "eval", "generate", "plan", "compile", "export"] = key("What to do.")
     seed: int = key("Seed of the parameters.")
-    compile_cache: str | None = key("Directory of compiled programs, shared by runs; null: none.")
+    compile_cache: str | None = key(
+        "Directory of compiled programs, shared by runs; null: none. Not used where context ranks "
+        "are simulated: there programs that are read back can lock up."
+    )
     run: RunConfig = key("The run and its directory.")
     model: ModelConfig = key("The transformer.")
     mesh: MeshConfig = key("Device mesh.")

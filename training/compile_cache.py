@@ -13,6 +13,7 @@ import zlib
 from pathlib import Path
 
 import jax
+from jax.experimental.compilation_cache import compilation_cache
 
 log = logging.getLogger("foldtext")
 
@@ -32,6 +33,12 @@ def share_compiled_programs(directory: Path) -> None:
     for handler in [h for h in warnings.handlers if isinstance(h, _MakesRoom)]:
         warnings.removeHandler(handler)
     warnings.addHandler(_MakesRoom(directory))
+
+
+def share_no_programs() -> None:
+    """Compiles everything anew, whatever a run before in this process has set up."""
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
 
 
 def remove_damaged(directory: Path) -> list[Path]:

@@ -10,7 +10,7 @@ import jax
 from configs import Config, ConfigError
 from parallelism import simulate_cpu_devices
 from parallelism.topology import topology_devices
-from training.compile_cache import share_compiled_programs
+from training.compile_cache import share_compiled_programs, share_no_programs
 
 # Set by the launchers that jax.distributed knows; a run with none of them is one process.
 _LAUNCHERS = ("JAX_COORDINATOR_ADDRESS", "SLURM_STEP_NODELIST", "OMPI_MCA_orte_hnp_uri")
@@ -26,10 +26,22 @@ def start_devices(config: Config) -> list[jax.Device]:
         return _absent_devices(config.mesh.topology)
     if config.mesh.simulate:
         simulate_cpu_devices(config.mesh.simulate)
-    if config.compile_cache:
-        share_compiled_programs(Path(config.compile_cache))
     _join_processes()
-    return jax.devices()
+    devices = jax.devices()
+    if config.compile_cache and not _locks_up(config, devices):
+        share_compiled_programs(Path(config.compile_cache))
+    else:
+        share_no_programs()
+    return devices
+
+
+def _locks_up(config: Config, devices: list[jax.Device]) -> bool:
+    """Whether programs from the cache could wait for ever, as simulated context ranks do.
+
+    XLA's CPU runtime keeps collectives in loops in order with those around them in a program that
+    it has just compiled, and not in one that it reads back (JAX 0.10.2).
+    """
+    return devices[0].platform == "cpu" and len(devices) > 1 and config.mesh.context != 1
 
 
 def _absent_devices(topology: str) -> list[jax.Device]:

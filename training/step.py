@@ -60,10 +60,10 @@ def make_train_step(
     """The function (state, batch, numbers) -> (next state, metrics).
 
     The loss and its gradient are those of the global mean over scored tokens, whatever the
-    number of microbatches and devices; the balance of experts is that of each microbatch. When either is not finite, or nothing is scored,
-    parameters and optimizer state stay as they are; `metrics["finite"]` tells.
-    `metrics["layers"]` is there with `layer_stats`: of the gradient before clipping, and of the
-    parameters after the update.
+    number of microbatches and devices; the balance of experts is that of each microbatch. When
+    either is not finite, or nothing is scored, parameters and optimizer state stay as they are;
+    `metrics["finite"]` tells. `metrics["layers"]` is there with `layer_stats`: of the gradient
+    before clipping, and of the parameters after the update.
     """
 
     def train_step(

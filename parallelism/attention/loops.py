@@ -28,9 +28,6 @@ def rank_work(stage: Stage, axis: str | None) -> Work:
     )
 
 
-_MOST_UNROLLED = 8  # stages; more would take too long to compile
-
-
 def each_stage(
     stages: Sequence[Stage],
     axis: str | None,
@@ -59,9 +56,7 @@ def each_stage(
         return jnp.broadcast_to(jnp.asarray(number), len(stages))
 
     varying = works._replace(num_pairs=each(works.num_pairs), num_visits=each(works.num_visits))
-    # XLA's CPU runtime, in programs from the compile cache, does not keep collectives within a loop
-    # in order with those around it, and devices then wait for one another for ever.
-    return lax.scan(body, carry, (varying, rows), unroll=len(stages) <= _MOST_UNROLLED)[0]
+    return lax.scan(body, carry, (varying, rows))[0]
 
 
 def own_row(table: np.ndarray, axis: str | None) -> jax.Array:
