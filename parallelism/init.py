@@ -55,7 +55,7 @@ def plan_init(
     *,
     stack_bytes: int = DEFAULT_STACK_BYTES,
 ) -> InitProgram:
-    """Chooses the programs that make the parameters; traces, compiles and allocates nothing.
+    """Chooses the programs that make the parameters; compiles and allocates nothing.
 
     two_stage: a program for every kind of parameters, or for every initializer and every shape,
     where kinds can share them; the cost to compile grows with the number of kinds only. Shared

@@ -6,7 +6,7 @@ import functools
 import types
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,6 @@ class Normal:
     """Normal with mean 0 and standard deviation `std`, drawn in float32."""
 
     std: float
-    elementwise: ClassVar[bool] = True
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
         return (jax.random.normal(key, shape, jnp.float32) * self.std).astype(dtype)
@@ -38,7 +37,6 @@ class TruncatedNormal:
     """Normal cut off at two standard deviations and scaled so that its own is `std`."""
 
     std: float
-    elementwise: ClassVar[bool] = True
 
     def __call__(self, key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
         draw = jax.random.truncated_normal(key, -2.0, 2.0, shape, jnp.float32)
@@ -59,15 +57,6 @@ def constant_value(initializer: Any) -> float:
     if isinstance(initializer, Constant):
         return initializer.value
     return _CONSTANT_FUNCTIONS.index(initializer)  # zeros, then ones
-
-
-def is_elementwise(initializer: Any) -> bool:
-    """Whether it says that it draws each element by itself, whatever the shape.
-
-    Such a one calls one function of jax.random, once, with the key and the shape that it is given;
-    each element takes one 32-bit word of random bits. It says so by an attribute, `elementwise`.
-    """
-    return bool(getattr(initializer, "elementwise", False))
 
 
 def initializer_identity(initializer: Any) -> Hashable:

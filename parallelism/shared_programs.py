@@ -21,8 +21,9 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
 from parallelism.draws import host_keys
+from parallelism.elementwise import elementwise_trace
 from parallelism.init_programs import Made, Programs
-from parallelism.initializers import constant_value, is_elementwise
+from parallelism.initializers import constant_value
 from parallelism.kinds import Kind
 from parallelism.params import Initializer
 from parallelism.shard_order import MAX_SHARD, ShardOrder, shard_order
@@ -40,7 +41,7 @@ Form = tuple[tuple[int, ...], NamedSharding]
 class SharedPrograms(Programs):
     """Programs for drawn kinds of one dtype, and for constants of the same forms."""
 
-    def __init__(self, drawn: Sequence[Kind], constants: Sequence[Kind]) -> None:
+    def __init__(self, drawn: Sequence[Kind], constants: Sequence[Kind], piece: int) -> None:
         super().__init__()
         self.kinds = [*drawn, *constants]
         self._drawn, self._constants = drawn, constants
@@ -49,8 +50,7 @@ class SharedPrograms(Programs):
         self._orders = {_form(kind): shard_order(kind.shape, kind.sharding) for kind in drawn}
         self._num_levels = max(len(order.levels) for order in self._orders.values())
         largest = max(order.num_elements for order in self._orders.values())
-        platform = self._mesh.devices.flat[0].platform
-        self._piece = min(_PIECE.get(platform, _PIECE_ELSEWHERE), _rounded_up(largest, 1024))
+        self._piece = piece
         self._row_size = _rounded_up(largest, self._piece)
         self._forms = list(dict.fromkeys(map(_form, self.kinds)))
         self.num_programs = 1 + len(self._initializers) + len(self._forms)
@@ -131,27 +131,56 @@ class SharedPrograms(Programs):
 def share(kinds: Sequence[Kind], stack_bytes: int) -> list[SharedPrograms]:
     """The shared programs of those kinds for which that is cheaper; a row has `stack_bytes`.
 
-    Kinds are shared whose initializer is elementwise and draws several of them in one dtype, and
-    the constants that can use their row and its shapes.
+    Kinds are shared whose initializer draws several of them in one dtype, each element by itself,
+    and the constants that can use their row and its shapes.
     """
-    able = [kind for kind in kinds if _can_share(kind, stack_bytes)]
-    users = Counter((kind.identity, kind.dtype) for kind in able)
     by_dtype: dict[Any, list[Kind]] = {}
-    for kind in able:
-        if users[kind.identity, kind.dtype] >= _FEWEST_KINDS:
-            by_dtype.setdefault(kind.dtype, []).append(kind)
-    return [SharedPrograms(drawn, _alike(kinds, drawn)) for drawn in by_dtype.values()]
+    for kind in _of_many([kind for kind in kinds if _fits(kind, stack_bytes)]):
+        by_dtype.setdefault(kind.dtype, []).append(kind)
+    shared = []
+    for alike in by_dtype.values():
+        piece = _piece_size(alike)
+        if drawn := _of_many(_drawn_in_pieces(alike, piece)):
+            shared.append(SharedPrograms(drawn, _alike(kinds, drawn), piece))
+    return shared
 
 
-def _can_share(kind: Kind, stack_bytes: int) -> bool:
+def _fits(kind: Kind, stack_bytes: int) -> bool:
     size = math.prod(kind.shape)
     return (
-        is_elementwise(kind.initializer)
+        not kind.ignores_key
         and kind.num_stacked is None
         and 0 < size <= 2**32
         and kind.bytes_per_device <= stack_bytes
         and math.prod(kind.sharding.shard_shape(kind.shape)) < MAX_SHARD - _PIECE_ELSEWHERE
     )
+
+
+def _of_many(kinds: Sequence[Kind]) -> list[Kind]:
+    """Those whose initializer draws enough of them in their dtype."""
+    users = Counter((kind.identity, kind.dtype) for kind in kinds)
+    return [kind for kind in kinds if users[kind.identity, kind.dtype] >= _FEWEST_KINDS]
+
+
+def _piece_size(kinds: Sequence[Kind]) -> int:
+    platform = kinds[0].sharding.mesh.devices.flat[0].platform
+    largest = max(math.prod(kind.sharding.shard_shape(kind.shape)) for kind in kinds)
+    return min(_PIECE.get(platform, _PIECE_ELSEWHERE), _rounded_up(largest, 1024))
+
+
+def _drawn_in_pieces(kinds: Sequence[Kind], piece: int) -> list[Kind]:
+    """Those whose elements have the same values when they are drawn as parts of pieces."""
+    initializers = {kind.identity: kind.initializer for kind in kinds}
+    of_pieces = {
+        identity: elementwise_trace(initializer, (piece,), kinds[0].dtype)
+        for identity, initializer in initializers.items()
+    }
+    return [
+        kind
+        for kind in kinds
+        if (own := elementwise_trace(kind.initializer, kind.shape, kind.dtype)) is not None
+        and own == of_pieces[kind.identity]
+    ]
 
 
 def _alike(kinds: Sequence[Kind], drawn: Sequence[Kind]) -> list[Kind]:

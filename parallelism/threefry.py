@@ -87,7 +87,7 @@ def _piece_bits(words: jax.Array, bit_width: int, shape: Sequence[int]) -> jax.A
 
 
 def _no_other_key(*_: Any) -> Any:
-    raise ValueError("an elementwise initializer draws with the key that it is given")
+    raise AssertionError("a piece is drawn with the key itself")
 
 
 _FUSIBLE: Any = define_prng_impl(
