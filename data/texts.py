@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -48,30 +48,47 @@ def pieces(
     rest = ""
     for chunk in chunks:
         rest += chunk
+        near = range(piece_characters, len(rest) - piece_characters + 1, piece_characters)
         at = 0
-        while len(rest) - at >= 2 * piece_characters:
-            stop, start = _cut(rest, at + piece_characters, encode)
+        for stop, start in _cuts(rest, near, encode) if near else ():
             yield rest[at:stop]
             at = start
         rest = rest[at:]
     yield rest
 
 
-def _cut(text: str, near: int, encode: Encode) -> tuple[int, int]:
-    """Where a piece stops and the next starts, at most _CONTEXT characters before `near`."""
-    low, high = near - _CONTEXT, near + _CONTEXT
-    for candidates in (_before_spaces(text, near), _anywhere(near)):
-        rest = iter(candidates)
-        for count in _TRIES:
-            tried = list(itertools.islice(rest, count))
-            if not tried:
-                break
-            parts = [part for p, q in tried for part in (text[low:p], text[q:high])]
-            whole, *encoded = encode([text[low:high], *parts])
-            for i, cut in enumerate(tried):
-                if np.array_equal(np.concatenate(encoded[2 * i : 2 * i + 2]), whole):
-                    return cut
-    return near, near
+def _cuts(text: str, near: Sequence[int], encode: Encode) -> list[tuple[int, int]]:
+    """Where pieces stop and the next start, each at most _CONTEXT characters before its place.
+
+    All places are tried in one call, as a call costs as much as a thousand characters.
+    """
+    wholes = dict(zip(near, encode([text[p - _CONTEXT : p + _CONTEXT] for p in near]), strict=True))
+    found: dict[int, tuple[int, int]] = {}
+    for candidates in (_before_spaces, _anywhere):
+        places = {p: candidates(text, p) for p in near if p not in found}
+        for first, last in itertools.pairwise(itertools.accumulate(_TRIES, initial=0)):
+            tried = [(p, cut) for p in places if p not in found for cut in places[p][first:last]]
+            for p, cut in _fitting(text, tried, wholes, encode):
+                found.setdefault(p, cut)
+    return [found.get(p, (p, p)) for p in near]
+
+
+def _fitting(
+    text: str,
+    tried: Sequence[tuple[int, tuple[int, int]]],
+    wholes: Mapping[int, np.ndarray],
+    encode: Encode,
+) -> Iterator[tuple[int, tuple[int, int]]]:
+    """Those of (place, cut) whose two parts have the tokens of the whole around the place."""
+    parts = [
+        part
+        for p, (stop, start) in tried
+        for part in (text[p - _CONTEXT : stop], text[start : p + _CONTEXT])
+    ]
+    encoded = encode(parts) if parts else []
+    for i, (p, cut) in enumerate(tried):
+        if np.array_equal(np.concatenate(encoded[2 * i : 2 * i + 2]), wholes[p]):
+            yield p, cut
 
 
 def _before_spaces(text: str, near: int) -> list[tuple[int, int]]:
@@ -84,5 +101,5 @@ def _before_spaces(text: str, near: int) -> list[tuple[int, int]]:
     return found
 
 
-def _anywhere(near: int) -> list[tuple[int, int]]:
+def _anywhere(text: str, near: int) -> list[tuple[int, int]]:
     return [(at, at) for at in range(near, near - sum(_TRIES), -1)]
