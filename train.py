@@ -12,7 +12,14 @@ def run(config: Config) -> int:
     return run_mode(config)
 
 
+def complete(config: Config) -> Config:
+    """The config with the model of init.from_hf."""
+    from training.folder_model import completed
+
+    return completed(config)
+
+
 if __name__ == "__main__":
     from training.signals import leave
 
-    leave(main(run, sweep))
+    leave(main(run, sweep, complete=complete))

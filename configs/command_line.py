@@ -3,8 +3,8 @@
     train.py:  sys.exit(command_line.main(run, sweep))        run(config) -> exit code
 
 Training writes into its run directory, a sweep into runs/sweeps/<unique>/<job>; the other modes
-leave no trace. Exit codes: 0 done, 2 refused, 1 an unexpected error or a sweep with failed jobs,
-else what `run` returns.
+leave no trace, and neither does a run that is refused later, unless run.dir is given. Exit codes:
+0 done, 2 refused, 1 an unexpected error or a sweep with failed jobs, else what `run` returns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from configs.compose import groups
-from configs.directories import make_run_dir
+from configs.directories import make_run_dir, remove_untrained
 from configs.errors import ConfigError
 from configs.flags import flag_problems
 from configs.help import help_text
@@ -25,15 +25,23 @@ from configs.launch import REFUSED, Run, call_hydra, guarded
 from configs.loading import load_with_overrides
 from configs.overrides import prepare, quote, to_hydra, with_defaults
 from configs.processes import refuse_directories_apart
+from configs.schema import Config
 
 Sweep = Callable[[Run, Namespace, Sequence[str]], int]
+Complete = Callable[[Config], Config]
 _SILENT = ("hydra/job_logging=none", "hydra/hydra_logging=none")  # training has a log of its own
 
 
-def main(run: Run, sweep: Sweep, arguments: Sequence[str] | None = None) -> int:
+def main(
+    run: Run,
+    sweep: Sweep,
+    arguments: Sequence[str] | None = None,
+    complete: Complete = lambda config: config,
+) -> int:
     """Does what the command line asks for; returns the exit code of the process.
 
-    `sweep` is called for --multirun, with the parsed command line and its flags.
+    `sweep` is called for --multirun, with the parsed command line and its flags; `complete` fills
+    in the model of init.from_hf, or raises ConfigError, before a directory is made.
     """
     if arguments is None:
         _speak_utf8()
@@ -49,7 +57,9 @@ def main(run: Run, sweep: Sweep, arguments: Sequence[str] | None = None) -> int:
             return call_hydra(_nothing, _translated(asked), flags)
         if asked.shell_completion:
             return call_hydra(_nothing, asked.overrides, flags)
-        return sweep(run, asked, flags) if asked.multirun else _single(run, asked, flags)
+        if asked.multirun:
+            return sweep(run, asked, flags)
+        return _single(run, complete, asked, flags)
     except ConfigError as error:
         print(error.report(), file=sys.stderr)
         return REFUSED
@@ -75,25 +85,30 @@ def _speak_utf8() -> None:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
-def _single(run: Run, asked: Namespace, flags: Sequence[str]) -> int:
+def _single(run: Run, complete: Complete, asked: Namespace, flags: Sequence[str]) -> int:
     given = [re.sub(r"^hydra\.run\.dir=", "run.dir=", word) for word in asked.overrides]
     loaded = load_with_overrides(given, asked.config_dir, asked.config_name or "config")
     config = loaded.config
     if loaded.inherited:
         print(f"From {config.run.dir}: {' '.join(loaded.inherited)}", flush=True)
+    is_new = config.mode == "train" and not loaded.run_dir_is_given
+    place = ["hydra.run.dir=.", "hydra.output_subdir=null"]
     if config.mode == "train":
         refuse_directories_apart(loaded.run_dir_is_given)
-        config = make_run_dir(config, new=not loaded.run_dir_is_given)
+        if config.init.from_hf is not None:
+            config = complete(config)
+        config = make_run_dir(config, new=is_new)
         place = [f"hydra.run.dir={quote(config.run.dir)}"]
-    else:
-        place = ["hydra.run.dir=.", "hydra.output_subdir=null"]
     codes: list[int] = []
     left_with = call_hydra(
         lambda _: codes.append(guarded(run, config)),
         with_defaults(loaded.overrides, [*place, *_SILENT]),
         flags,
     )
-    return codes[0] if codes else left_with
+    code = codes[0] if codes else left_with
+    if is_new and code == REFUSED:
+        remove_untrained(config.run.dir)
+    return code
 
 
 def _nothing(_: object) -> None:

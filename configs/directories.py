@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +14,7 @@ from configs.schema import Config
 
 RUNS = Path("runs")
 LONGEST_NAME = 255  # bytes, of one part of a path
+_BEFORE_TRAINING = {".hydra", ".lock", "checkpoints", "train.log"}
 
 
 def propose_dir(*parts: str) -> str:
@@ -44,19 +47,41 @@ def make_run_dir(config: Config, *, new: bool) -> Config:
     """Makes run.dir and returns the config that names it.
 
     A `new` one is made by this process alone: when another was faster, the next proposal is
-    taken. Raises ConfigError where no directory can be made.
+    taken, and so it is when the run has come to another name since. Raises ConfigError where no
+    directory can be made.
     """
+    if new and Path(config.run.dir).parent.name != config.run.name:
+        config = _with_proposal(config)
     while True:
         try:
             _make(config.run.dir, exist_ok=not new)
         except FileExistsError:
-            config = replace(config, run=replace(config.run, dir=propose_dir(config.run.name)))
+            config = _with_proposal(config)
         except OSError as error:
             raise ConfigError(
                 [f"run.dir={config.run.dir} cannot be made: {error.strerror}"]
             ) from None
         else:
             return config
+
+
+def _with_proposal(config: Config) -> Config:
+    return replace(config, run=replace(config.run, dir=propose_dir(config.run.name)))
+
+
+def remove_untrained(run_dir: str) -> None:
+    """Removes a proposed run directory, and runs/<name> if that is left empty, for a refused run.
+
+    Not where more is in it than there is before the first step.
+    """
+    folder = Path(run_dir)
+    with contextlib.suppress(OSError):
+        if {entry.name for entry in folder.iterdir()} <= _BEFORE_TRAINING:
+            if any(folder.glob("checkpoints/*")):
+                return
+            shutil.rmtree(folder)
+            for parent in (folder.parent, folder.parent.parent):
+                parent.rmdir()
 
 
 def make_sweep_dir() -> str:

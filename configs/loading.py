@@ -128,7 +128,11 @@ def _asked(overrides: Iterable[Override], explicit: set[str], saved: dict[str, A
     """The keys of the model that the command sets, and whether something names the whole model."""
     own = {override.group for override in overrides}
     named = "model" in own or "model.name" in explicit - own or "model.name" in saved
-    return Asked(frozenset(key for key in explicit if key.startswith("model.")), named)
+    return Asked(
+        frozenset(key for key in explicit if key.startswith("model.")),
+        is_whole=named,
+        names_run="run.name" in explicit or "run.name" in saved,
+    )
 
 
 def _saved_run(tree: dict[str, Any]) -> tuple[dict[str, Any] | None, list[str]]:

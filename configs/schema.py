@@ -42,11 +42,12 @@ class Asked(NamedTuple):
     """What a command itself says of the model; a folder of init.from_hf says the rest.
 
     `keys` are the keys of the model that it sets; `is_whole` says that it names a model, or goes
-    on with a run that has one.
+    on with a run that has one; `names_run` that run.name is its own or that run's.
     """
 
     keys: frozenset[str] = frozenset()
     is_whole: bool = False
+    names_run: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

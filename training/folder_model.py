@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 from configs import Config, ConfigError, load
 from configs.fields import leaves, read
 from configs.layer_pattern import parse_pattern
+from configs.resume import READS_RUN, has_checkpoints, saved_values
 from configs.schema import ModelConfig
+from configs.validate import validate
 from model import HFError
 from model.hf.config_json import RUNNING, meaning, read_config
 from model.hf.folder import CONFIG, read_json
@@ -29,12 +32,28 @@ _FREE = _RUNNING | _TRAINING | _ROTARY
 _OF_FOLDTEXT = _RUNNING - {"model.name", "model.init_std"}
 
 
+def completed(config: Config) -> Config:
+    """The config with the model of init.from_hf, if any, checked once more before JAX starts.
+
+    Completing twice changes nothing. Raises ConfigError for what is refused.
+    """
+    if config.init.from_hf is None:
+        return config
+    try:
+        config = with_model_of_folder(config)
+    except HFError as error:
+        raise ConfigError([str(error)]) from error
+    if problems := validate(config):
+        raise ConfigError(problems)
+    return config
+
+
 def with_model_of_folder(config: Config) -> Config:
     """The config with the model of init.from_hf's config.json, unless it names a model itself.
 
-    How the model is run and trained, and rotary frequencies, are as the command sets them. Raises
-    ConfigError for any other key that the command sets to something else than the folder has,
-    HFError for a model that is not supported.
+    How the model is run and trained, and rotary frequencies, are as the command sets them. A run
+    that nobody named is called after the folder. Raises ConfigError for any other key that the
+    command sets to something else than the folder has, HFError for a model that is not supported.
     """
     folder = config.init.from_hf
     if folder is None or _names_a_model(config):
@@ -49,19 +68,22 @@ def with_model_of_folder(config: Config) -> Config:
         kept |= {key for key in _ROTARY if key.startswith("model.rope_scaling.")}
     for key in kept:
         whole = _with(whole, key.split("."), read(config, key))
+    if not config.asked.names_run and config.run.name == config.model.name:
+        whole = _with(whole, ["run", "name"], _run_name(whole.model))
     return whole
 
 
 def import_lines(config: Config) -> Iterator[str]:
     """One line that names what a run computes otherwise than the folder's config.json says."""
     folder = config.init.from_hf
-    reads_run = config.mode in ("eval", "generate", "export") and not starts_from_folder(config)
-    if folder is None or reads_run:
+    reads_run = config.mode in READS_RUN and not starts_from_folder(config)
+    resumes = config.mode == "train" and has_checkpoints(config.run.dir)
+    if folder is None or reads_run or resumes:
         return
     try:
         whole = replace(config, model=_model_of(folder))
     except HFError as error:
-        yield f"model={config.model.name} counts, {CONFIG} of {folder} does not: {error}"
+        yield f"{_who(config)} counts, {CONFIG} of {folder} does not: {error}"
         return
     differing = [
         f"{key.removeprefix('model.')} {_shown(config, key)} (folder {_shown(whole, key)})"
@@ -70,8 +92,20 @@ def import_lines(config: Config) -> Iterator[str]:
         if _counts(config, whole, key) and _differs(config, whole, key)
     ]
     if differing:
-        who = f"model={config.model.name}" if config.asked.is_whole else "the command"
-        yield f"{who} differs from {Path(folder) / CONFIG}: {', '.join(differing)}"
+        yield f"{_who(config)} differs from {Path(folder) / CONFIG}: {', '.join(differing)}"
+
+
+def _who(config: Config) -> str:
+    """Where the model is from that counts in place of the folder's."""
+    if not config.asked.is_whole:
+        return "the command"
+    is_of_run = saved_values(config.run.dir) is not None
+    return f"the run in {config.run.dir}" if is_of_run else f"model={config.model.name}"
+
+
+def _run_name(model: ModelConfig) -> str:
+    """The folder's name where that can be a run's, else the family."""
+    return model.name if re.fullmatch(r"[^./\\][^/\\]{0,100}", model.name) else model.family
 
 
 def _model_of(folder: str) -> ModelConfig:

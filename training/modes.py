@@ -11,7 +11,6 @@ from typing import Any
 import jax
 
 from configs import Config, ConfigError
-from configs.validate import validate
 from configs.words import counted
 from data import DataError, open_data, open_tokenizer
 from model import HFError
@@ -23,7 +22,7 @@ from training.console import announce, log, log_to, to_terminal
 from training.devices import start_devices
 from training.evaluate import evaluate
 from training.feed import Feed
-from training.folder_model import import_lines, with_model_of_folder
+from training.folder_model import completed, import_lines
 from training.generate import generate, read_prompts, shown
 from training.imported import (
     read_folder,
@@ -51,7 +50,7 @@ def run(config: Config) -> int:
     state saved. Unexpected errors are logged with their traceback and raised.
     """
     try:
-        config = _complete(config)
+        config = completed(config)
         if config.mode == "plan":
             with to_terminal():
                 _announce_import(config)
@@ -76,16 +75,6 @@ def run(config: Config) -> int:
             except NotFiniteError as error:
                 log.error("%s", error)
                 return FAILED
-
-
-def _complete(config: Config) -> Config:
-    """The config with the model of init.from_hf, checked once more before JAX starts."""
-    if config.init.from_hf is None:
-        return config
-    config = with_model_of_folder(config)
-    if problems := validate(config):
-        raise ConfigError(problems)
-    return config
 
 
 def _announce_import(config: Config) -> None:

@@ -1,6 +1,7 @@
 """The command line, run in this process: what runs, what it leaves on disk, how it exits."""
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -217,3 +218,41 @@ def test_a_name_that_no_disk_takes_is_refused(command_line, capsys, tmp_path):
         said = capsys.readouterr().err
         assert key in said and "255 bytes at most" in said and "has 300" in said
     assert command_line.ran == [] and list(tmp_path.iterdir()) == []
+
+
+def _leaves(name, code):
+    """A run that writes a file into its directory, and returns a code."""
+
+    def behaviour(config):
+        file = Path(config.run.dir) / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("")
+        return code
+
+    return behaviour
+
+
+def test_a_run_that_is_refused_late_leaves_no_directory_of_its_own(command_line, tmp_path):
+    command_line.behaviour = _leaves("train.log", 2)
+    assert command_line() == 2
+    assert list(tmp_path.iterdir()) == []
+    assert command_line("run.dir=RUN") == 2, "a folder of the user's stays"
+    assert "RUN/train.log" in _files(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "code"), [("train.log", 1), ("metrics.jsonl", 2), ("checkpoints/1", 2)]
+)
+def test_what_has_failed_or_been_trained_stays(name, code, command_line, tmp_path):
+    command_line.behaviour = _leaves(name, code)
+    assert command_line() == code
+    assert any(file.endswith(name) for file in _files(tmp_path))
+
+
+def test_a_refused_folder_leaves_another_run_of_that_name_alone(command_line, tmp_path):
+    assert command_line() == 0
+    command_line.behaviour = _leaves("train.log", 2)
+    assert command_line() == 2
+    assert [str(folder) for folder in (tmp_path / "runs" / "tiny").iterdir()] == [
+        command_line.ran[0].run.dir
+    ]

@@ -12,10 +12,13 @@ import pytest
 from safetensors.numpy import load_file
 
 from configs import ConfigError, load
+from configs.command_line import main
+from configs.saved import write_config
 from model import load_hf, parameter_specs
+from sweeps import sweep
 from tests.model.test_references import OWN
 from tests.training.small import COMPILE_CACHE
-from training.folder_model import import_lines, with_model_of_folder
+from training.folder_model import completed, import_lines, with_model_of_folder
 from training.imported import read_folder
 from training.modes import run
 from training.setup import open_setup
@@ -154,6 +157,47 @@ def test_a_named_model_counts_and_is_told_where_it_differs(capsys, tmp_path):
     assert f"rope_theta 500000.0 (folder {plain.rope_theta})" in line
     for same in ("remat", "init_std", "num_layers", "latent", "moe", "activation", "name"):
         assert same not in line.split(": ", 2)[2]
+
+
+def test_a_run_is_called_after_its_folder_unless_it_has_a_name(tmp_path):
+    folder = f"init.from_hf={OWN / 'qwen3'}"
+    named = [with_model_of_folder(load([folder, *words])) for words in ([], ["run.name=mine"])]
+    assert [config.run.name for config in named] == ["qwen3", "mine"]
+    assert with_model_of_folder(load([folder, "run.name=tiny"])).run.name == "tiny"
+    hidden = tmp_path / ".cache"
+    hidden.symlink_to(OWN / "gemma2")
+    assert with_model_of_folder(load([f"init.from_hf={hidden}"])).run.name == "gemma2"
+
+
+def test_a_folder_is_refused_before_a_directory_is_made(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    words = [f"init.from_hf={OWN / 'qwen3'}", "data=synthetic", "model.norm_eps=0.01"]
+    for place in ([], ["run.dir=RUN"]):
+        assert main(run, sweep, [*words, *place], completed) == 2
+    assert list(tmp_path.iterdir()) == []
+    assert capsys.readouterr().err.count("has 1e-05, which its weights go with") == 2
+
+
+def test_a_run_directory_has_the_name_of_the_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    ran = []
+    words = [f"init.from_hf={OWN / 'qwen3'}", "data=synthetic"]
+    assert main(lambda config: ran.append(config) or 0, sweep, words, completed) == 0
+    assert Path(ran[0].run.dir).parent == tmp_path / "runs" / "qwen3"
+    assert completed(ran[0]) == ran[0]
+
+
+def test_a_run_that_goes_on_does_not_tell_the_folder_from_its_own_model(tmp_path):
+    words = [f"init.from_hf={OWN / 'qwen3'}", "data=synthetic", "model.rope_theta=5e5"]
+    words.append(f"run.dir={tmp_path}")
+    (first,) = import_lines(started := completed(load(words)))
+    assert first.startswith("the command differs from")
+    write_config(started, tmp_path / "config.yaml")
+    (again,) = import_lines(completed(load([f"run.dir={tmp_path}"])))
+    assert again.startswith(f"the run in {tmp_path} differs from"), "it stopped before it saved"
+    (tmp_path / "checkpoints" / "1").mkdir(parents=True)
+    for resumed in ([f"run.dir={tmp_path}"], words):
+        assert list(import_lines(completed(load(resumed)))) == []
 
 
 def test_a_named_tiny_is_a_named_model():
