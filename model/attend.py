@@ -37,6 +37,7 @@ def attend_within(placement: Placement, segment_ids_BT: jax.Array | None) -> Att
         if expand is not None and weights is not None:
             if _narrow_keys_travel(placement, expand, query_BTNH, weights):
                 key = checkpoint_name(key, "key")
+                weights = placement.of_own_heads(weights, ("embed", "heads", None))
                 rule |= {"expand": expand, "weights": weights}
             else:
                 key, value = _expanded(placement, expand, key, weights)

@@ -106,6 +106,38 @@ class Placement:
             return x
         return _gather(x, stored, gathered)
 
+    def of_own_heads(self, x: jax.Array, axes: tuple[str | None, ...]) -> jax.Array:
+        """A gathered weight of which ranks that share heads over the context axis read their own.
+
+        Its gradient comes split by heads. It is split over the other dimensions too before heads
+        are brought together, as compilers find no short way to do both at once.
+        """
+        setup = self.attention
+        if setup.mesh is None or not setup.exchanges_heads:
+            return x
+        shared = (setup.heads_axis, setup.context_axis)
+        table = self.rules.table
+        rest = {
+            axis: [name for name in table[axis] or () if name not in shared]
+            for axis in axes
+            if axis in _GATHERED
+        }
+        rules = self.rules.override({**rest, "heads": shared})
+        return _with_gradient(x, rules.sharding(setup.mesh, axes, x.shape))
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _with_gradient(x: jax.Array, sharding: NamedSharding) -> jax.Array:
+    """The same array, with its gradient laid out in a way of its own."""
+    return x
+
+
+@_with_gradient.defjvp
+def _with_gradient_tangent(
+    sharding: NamedSharding, primals: tuple[jax.Array], tangents: tuple[jax.Array]
+) -> tuple[jax.Array, jax.Array]:
+    return primals[0], jax.lax.with_sharding_constraint(tangents[0], sharding)
+
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1, 2))
 def _gather(x: jax.Array, stored: NamedSharding, gathered: NamedSharding) -> jax.Array:

@@ -3,7 +3,8 @@
 Exchanges that the program names (attention's, the experts', gathers of weights) are counted as they
 stand in the trace. Two kinds come from the compiler, and follow from how arrays are sharded: the
 sums of weight gradients, and the sums over the tensor axis. A compiler may move things in another
-way, or join exchanges; `mode=compile` shows what it does.
+way, or join exchanges, such as a hop of the ring in a layer that `model.remat=full` runs again with
+the same hop of its backward pass; `mode=compile` shows what it does.
 """
 
 from __future__ import annotations
@@ -95,10 +96,13 @@ def _traced(setup: Setup) -> Any:
 def _explicit(jaxpr: Any, times: int) -> Iterator[tuple[Key, int, int]]:
     """(purpose, kind, axes), runs and bytes of every collective in a trace, scans multiplied."""
     stored: dict[Any, NamedSharding] = {}
+    gradients: set[Any] = set()
     for equation in jaxpr.eqns:
         name = str(equation.primitive)
         if name == "sharding_constraint":
-            yield from _gather(equation, stored, times)
+            yield from _relaid(equation, stored, gradients, times)
+        elif name == "shard_map":
+            gradients.update(equation.outvars)
         elif name in _KINDS:
             kind, axes = _KINDS[name], _axes(equation.params)
             size = sum(_size(out.aval.shape, out.aval.dtype) for out in equation.outvars)
@@ -109,17 +113,27 @@ def _explicit(jaxpr: Any, times: int) -> Iterator[tuple[Key, int, int]]:
             yield from _explicit(each, inner)
 
 
-def _gather(
-    equation: Any, stored: dict[Any, NamedSharding], times: int
+def _relaid(
+    equation: Any, stored: dict[Any, NamedSharding], gradients: set[Any], times: int
 ) -> Iterator[tuple[Key, int, int]]:
-    """A weight that is constrained as it is stored and then as it is used is gathered."""
+    """A weight that is constrained as it is stored and then as it is used is gathered.
+
+    The gradient of one that ranks have split by heads goes the other way, from dimension to
+    dimension where it can.
+    """
     (source,), (out,) = equation.invars, equation.outvars
     before, after = stored.get(source), equation.params["sharding"]
     stored[out] = after
-    gone = [axis for axis in _mesh_axes(before) if axis not in _mesh_axes(after)]
-    if gone:
-        size = _size(after.shard_shape(out.aval.shape), out.aval.dtype)
-        yield ("weights", "all-gather", "*".join(gone)), times, size
+    if source in gradients:
+        gradients.add(out)
+    purpose = "gradients" if source in gradients else "weights"
+    size = _size(after.shard_shape(out.aval.shape), out.aval.dtype)
+    old, new = _dims_of_axes(before), _dims_of_axes(after)
+    gone = [axis for axis in old if axis not in new]
+    moved = [axis for axis in old if axis in new and old[axis] != new[axis]]
+    for kind, axes in (("all-gather", gone), ("all-to-all", moved)):
+        if axes:
+            yield (purpose, kind, "*".join(axes)), times, size
 
 
 def _gradient_sums(setup: Setup) -> Iterator[Exchange]:
@@ -160,8 +174,10 @@ def _axes(parameters: dict[str, Any]) -> str:
     return names if isinstance(names, str) else "*".join(map(str, names))
 
 
-def _mesh_axes(sharding: NamedSharding | None) -> list[str]:
-    return [] if sharding is None else _flat(*sharding.spec)
+def _dims_of_axes(sharding: NamedSharding | None) -> dict[str, int]:
+    """The dimension that each mesh axis splits."""
+    entries = () if sharding is None else sharding.spec
+    return {axis: dim for dim, entry in enumerate(entries) for axis in _flat(entry)}
 
 
 def _flat(*entries: str | Sequence[str] | None) -> list[str]:

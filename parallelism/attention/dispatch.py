@@ -129,7 +129,9 @@ def _by_tiles(
     )
     spec = setup.attending_spec(inputs.query.shape[0], heads.num_heads)
     strategy = ring if setup.strategy == "ring" else all_gather
-    problem = Problem(Task(rule, plan, setup.exchange_axis), strategy, setup.mesh, spec)
+    task = Task(rule, plan, setup.exchange_axis)
+    narrow_axis = None if scores.expand is None else setup.narrow_axis
+    problem = Problem(task, strategy, setup.mesh, spec, narrow_axis)
     return functools.partial(attend_sharded, problem)
 
 
@@ -146,6 +148,7 @@ def _by_splash(setup: AttentionSetup, inputs: Inputs, scores: Scores) -> Core:
         spec=setup.attending_spec(inputs.query.shape[0], inputs.query.shape[2]),
         axis=setup.exchange_axis,
         expand=scores.expand,
+        narrow_axis=None if scores.expand is None else setup.narrow_axis,
     )
     return functools.partial(splash.attend_splash, problem)
 

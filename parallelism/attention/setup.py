@@ -55,6 +55,11 @@ class AttentionSetup:
         alone = self.exchanges_heads or self.axis_size(self.context_axis) == 1
         return None if alone else self.context_axis
 
+    @property
+    def narrow_axis(self) -> str | None:
+        """The mesh axis over which narrow keys are gathered for the heads that ranks share."""
+        return self.context_axis if self.exchanges_heads else None
+
     def axis_size(self, axis: str | None) -> int:
         """Size of a mesh axis; 1 where it is not there."""
         return 1 if self.mesh is None else dict(self.mesh.shape).get(axis, 1)

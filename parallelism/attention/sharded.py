@@ -70,12 +70,16 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True)
 class Problem:
-    """All that is static about one attention; `spec` shards [B, T, N] over `mesh`."""
+    """All that is static about one attention; `spec` shards [B, T, N] over `mesh`.
+
+    `narrow_axis` shares the tokens of narrow keys where `spec` shares heads over it.
+    """
 
     task: Task
     strategy: Strategy
     mesh: Mesh | None
     spec: P
+    narrow_axis: str | None = None
 
     def spread(self, body: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         """A program that sees shards, as a function of whole arrays."""
@@ -91,7 +95,7 @@ class Problem:
         """How each input is sharded."""
         batch, sequence, heads = self.spec
         tokens = P(batch, sequence)
-        keys = tokens if self.narrow else self.spec
+        keys = P(batch, sequence or self.narrow_axis) if self.narrow else self.spec
         return Inputs(self.spec, keys, keys, tokens, tokens, P(heads), P(None, heads))
 
     @property
@@ -106,8 +110,8 @@ class Problem:
 
     @property
     def head_axes(self) -> tuple[str, ...]:
-        """The mesh axes that share the heads."""
-        return _flat(self.spec[2])
+        """The mesh axes that share the heads and leave narrow keys whole."""
+        return tuple(axis for axis in _flat(self.spec[2]) if axis != self.narrow_axis)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -126,9 +130,12 @@ def _forward(problem: Problem, inputs: Inputs) -> tuple[jax.Array, tuple[Any, ..
 
 def _backward(problem: Problem, kept: tuple[Any, ...], out_gradient: jax.Array) -> tuple[Inputs]:
     inputs, out, lse = kept
+    # Else the compiler sees that the forward pass has made the same exchange, and keeps it.
     if problem.task.axis is not None:
-        # Else the compiler sees that the forward pass has made the same exchange, and keeps it.
         inputs, out_gradient = lax.optimization_barrier((inputs, out_gradient))
+    elif problem.narrow_axis is not None:
+        key, out_gradient = lax.optimization_barrier((inputs.key, out_gradient))
+        inputs = inputs._replace(key=key)
     delta = jnp.sum(out.astype(jnp.float32) * out_gradient.astype(jnp.float32), axis=-1)
     spec = problem.spec
     in_specs = (problem.input_specs, spec, spec, spec, spec)
@@ -153,7 +160,7 @@ def _sinks_gradient(sinks: jax.Array | None, lse: jax.Array, delta: jax.Array) -
 def _forward_shard(problem: Problem, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
     """Output and log-sum-exp, float32 [B, T, N], of one rank's queries."""
     task, sinks = problem.task, inputs.sinks
-    queries, keys = _cut(task, inputs)
+    queries, keys = _cut(task, _with_all_tokens(problem, inputs))
     grouped = None if sinks is None else sinks.reshape(-1, task.rule.groups)
     softmax = begin(queries.query, task.rule.value_width, grouped)
     out, lse = finish(problem.strategy.forward(task, softmax, queries, keys, inputs.weights))
@@ -166,7 +173,7 @@ def _backward_shard(
 ) -> tuple[jax.Array, jax.Array, jax.Array | None, jax.Array | None]:
     """Gradients of one rank's queries, keys and values, and of the weights that all share."""
     task, plan, weights = problem.task, problem.task.plan, inputs.weights
-    queries, keys = _cut(task, inputs)
+    queries, keys = _cut(task, _with_all_tokens(problem, inputs))
     cut = (cut_heads(x, plan.query, queries.query.shape[2]) for x in per_query)
     start = OwnGradients(*jax.tree.map(_zeros, (queries.query, weights)))
     own, (dk, dv) = problem.strategy.backward(task, start, Saved(queries, *cut), keys, weights)
@@ -176,7 +183,7 @@ def _backward_shard(
     dtype = inputs.query.dtype
     return (
         join_heads(own.query.astype(dtype), plan.query),
-        join_heads(dk.swapaxes(-1, -2).astype(dtype), plan.key),
+        _of_own_tokens(problem, join_heads(dk.swapaxes(-1, -2), plan.key)).astype(dtype),
         None if dv is None else join_heads(dv.swapaxes(-1, -2).astype(dtype), plan.key),
         None if dw is None else dw.astype(weights.dtype),
     )
@@ -184,6 +191,23 @@ def _backward_shard(
 
 def _zeros(x: jax.Array) -> jax.Array:
     return jnp.zeros(x.shape, jnp.float32)
+
+
+@jax.named_scope("exchange")
+def _with_all_tokens(problem: Problem, inputs: Inputs) -> Inputs:
+    """The inputs with the narrow keys of all ranks, where ranks share heads."""
+    if problem.narrow_axis is None:
+        return inputs
+    key = lax.all_gather(inputs.key, problem.narrow_axis, axis=1, tiled=True)
+    return inputs._replace(key=key)
+
+
+@jax.named_scope("exchange")
+def _of_own_tokens(problem: Problem, gradient: jax.Array) -> jax.Array:
+    """The transpose of that: a token's gradients [B, S, 1, R], summed on the rank it belongs to."""
+    if problem.narrow_axis is None:
+        return gradient
+    return lax.psum_scatter(gradient, problem.narrow_axis, scatter_dimension=1, tiled=True)
 
 
 def _sum_over(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:

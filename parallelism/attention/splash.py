@@ -58,6 +58,7 @@ class SplashProblem:
     spec: P
     axis: str | None  # over which keys and values are gathered
     expand: Expand | None = None
+    narrow_axis: str | None = None  # over which narrow keys are, where `spec` shares heads over it
     interpret: bool = False
     least_gathered: int = LEAST_GATHERED
 
@@ -86,7 +87,7 @@ def attend_splash(problem: SplashProblem, inputs: Inputs) -> jax.Array:
     if problem.mesh is None:
         return body(kernel, arrays, segments, inputs.sinks)
     batch, sequence, heads = problem.spec
-    keys = problem.spec if problem.expand is None else P(batch, sequence)
+    keys = problem.spec if problem.expand is None else P(batch, sequence or problem.narrow_axis)
     array_specs = (problem.spec, keys, keys, P(None, heads))
     kernel_spec = kernel.manual_sharding_spec(NamedSharding(problem.mesh, P(heads, sequence)))
     out: jax.Array = jax.shard_map(
@@ -157,7 +158,7 @@ def _attend_shard(
         everyone = segments if problem.axis is None else _all(segments, problem.axis)
         ids = splash.SegmentIds(segments, everyone)
     if problem.expand is not None:
-        narrow, key = _gathered(key, problem.axis), None
+        narrow, key = _gathered(key, problem.axis or problem.narrow_axis), None
 
     def some_heads(heads: _Heads) -> jax.Array:
         if problem.expand is not None and narrow is not None:

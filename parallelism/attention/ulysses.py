@@ -23,7 +23,7 @@ def attend_by_heads(
     attend: Callable[[Inputs], jax.Array], inputs: Inputs, setup: AttentionSetup
 ) -> jax.Array:
     """`attend`, which takes arrays that are sharded by heads, on arrays that are by tokens."""
-    # Narrow keys are for all heads: every rank takes all tokens of them, by an all-gather.
+    # Narrow keys are for all heads: `attend` gathers all tokens of them on every rank.
     by_head = inputs[:1] if inputs.value is None else inputs[:3]
     moved = (_exchange(x, setup, to_heads=True) for x in by_head)
     out = attend(Inputs(*moved, *inputs[len(by_head) :]))

@@ -100,7 +100,7 @@ def test_forward_and_gradients_equal_the_oracle(case):
         assert difference(np.asarray(found, np.float64), right) <= 1e-5
 
 
-@pytest.mark.parametrize("strategy", ["ring", "all_gather"])
+@pytest.mark.parametrize("strategy", ["ring", "all_gather", "ulysses"])
 def test_only_the_narrow_keys_travel(strategy):
     case = Case(strategy=strategy, seq_len=64, num_heads=8)
     latent = Latent(case)
@@ -111,8 +111,15 @@ def test_only_the_narrow_keys_travel(strategy):
     shard = case.batch * case.seq_len // case.cp * (RANK + SHARED) * 4
     if strategy == "ring":
         assert work.collective_bytes == {"collective-permute": (case.cp - 1) * shard}
-    else:
+    elif strategy == "all_gather":
         assert work.collective_bytes == {"all-gather": case.cp * shard}
+    else:
+        tokens = case.batch * case.seq_len // case.cp * case.num_heads * 4
+        exchanged = tokens * (OWN + SHARED) + tokens * VALUE  # queries and output
+        assert work.collective_bytes == {
+            "all-gather": case.cp * shard,
+            "all-to-all": exchanged,
+        }
 
 
 def test_heads_that_ranks_cannot_share_and_missing_weights_are_refused():

@@ -41,8 +41,9 @@ def problem_of(case):
         scale=case.head_dim**-0.5,
         soft_cap=case.soft_cap,
         mesh=setup.mesh,
-        spec=setup.spec(case.batch, case.num_heads),
+        spec=setup.attending_spec(case.batch, case.num_heads),
         axis=setup.exchange_axis,
+        narrow_axis=setup.narrow_axis,
         interpret=True,
         least_gathered=1,
     )
@@ -75,8 +76,9 @@ def test_forward_and_gradients_equal_the_oracle(case):
     assert all(difference(found[name], x) <= 1e-5 for name, x in right.items())
 
 
-def test_latent_keys_are_expanded_where_they_were_gathered():
-    case = Case(cp=2, num_heads=2, num_kv_heads=1, **SIZES)  # in two parts
+@pytest.mark.parametrize("strategy", ["all_gather", "ulysses"])
+def test_latent_keys_are_expanded_where_they_were_gathered(strategy):
+    case = Case(strategy=strategy, cp=2, num_heads=2, num_kv_heads=1, **SIZES)  # in two parts
     draw = np.random.default_rng(0).standard_normal
     query, narrow, weights = (
         jnp.asarray(draw(shape), jnp.float32)
@@ -93,7 +95,7 @@ def test_latent_keys_are_expanded_where_they_were_gathered():
         return (attend_splash(problem, inputs) ** 2).sum()
 
     def by_tiles(query, narrow, weights):
-        setup = replace(case.setup, block_size=128)
+        setup = replace(case.setup, strategy="all_gather", block_size=128)
         latent = {"expand": expand, "weights": weights}
         return (attention(query, narrow, None, mask=case.mask, setup=setup, **latent) ** 2).sum()
 
