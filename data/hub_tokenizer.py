@@ -43,6 +43,7 @@ class HubTokenizer:
         self.special_tokens: Mapping[str, str] = self._own_names() | dict(files.special_tokens)
         self.chat_template = files.chat_template
         identity = content + repr((self.eos_id, self.prefix)).encode()
+        self._tokenizer.encode_special_tokens = True  # set for good: threads encode at once
         self.name = f"tokenizer.json-{hashlib.blake2b(identity, digest_size=8).hexdigest()}"
 
     def encode(self, text: str) -> list[int]:
@@ -57,7 +58,10 @@ class HubTokenizer:
 
     def encode_marked(self, text: str) -> Spans:
         self._tokenizer.encode_special_tokens = False
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        try:
+            encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        finally:
+            self._tokenizer.encode_special_tokens = True
         return covering_spans(encoding.ids, encoding.offsets)
 
     def _own_names(self) -> dict[str, str]:
@@ -78,7 +82,6 @@ class HubTokenizer:
         return [encoded[i] for i in range(len(texts))]
 
     def _encode_plain(self, texts: Sequence[str]) -> list[np.ndarray]:
-        self._tokenizer.encode_special_tokens = True
         try:
             encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
         except Exception as error:  # the package raises nothing narrower

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +19,7 @@ from data.tokenizer import TextTokenizer
 
 _BATCH_CHARACTERS = 1 << 20
 _BATCH_PIECES = 4096
+_BATCHES_AHEAD = 2
 _LOG_SECONDS = 10.0
 
 log = logging.getLogger("foldtext")
@@ -60,8 +63,8 @@ def write_texts(texts: Iterable[Text], tokenizer: TextTokenizer, writer: StoreWr
     """
     prefix = np.array(tokenizer.prefix, np.int64)
     empty, progress = 0, Progress("characters")
-    for batch in _batches(_cut(texts, tokenizer)):
-        for piece, ids in zip(batch, _encode(batch, tokenizer), strict=True):
+    for batch, encoded in _encoded(_batches(_cut(texts, tokenizer)), tokenizer):
+        for piece, ids in zip(batch, encoded, strict=True):
             if writer.document_length == 0 and len(ids):
                 writer.append(prefix)
             writer.append(ids)
@@ -97,6 +100,22 @@ def _batches(parts: Iterable[_Piece]) -> Iterator[list[_Piece]]:
             batch, num_characters = [], 0
     if batch:
         yield batch
+
+
+def _encoded(
+    batches: Iterable[list[_Piece]], tokenizer: TextTokenizer
+) -> Iterator[tuple[list[_Piece], list[np.ndarray]]]:
+    """Each batch with its tokens. The next ones are encoded meanwhile: a package uses all cores
+    while it encodes, and one while its tokens become arrays."""
+    ahead: deque[tuple[list[_Piece], Future[list[np.ndarray]]]] = deque()
+    with ThreadPoolExecutor(_BATCHES_AHEAD) as pool:
+        for batch in batches:
+            ahead.append((batch, pool.submit(_encode, batch, tokenizer)))
+            if len(ahead) > _BATCHES_AHEAD:
+                first, tokens = ahead.popleft()
+                yield first, tokens.result()
+        for last, tokens in ahead:
+            yield last, tokens.result()
 
 
 def _encode(batch: list[_Piece], tokenizer: TextTokenizer) -> list[np.ndarray]:
