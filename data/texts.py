@@ -14,6 +14,7 @@ PIECE_CHARACTERS = 1 << 14
 _CONTEXT = 256
 _TRIES = (2, 6, 8, 16)  # cuts that are checked at once: the first ones mostly fit
 _MOST_SPACES = 16
+_PLACES_AT_ONCE = 64
 
 Encode = Callable[[Sequence[str]], list[np.ndarray]]
 
@@ -48,11 +49,12 @@ def pieces(
     rest = ""
     for chunk in chunks:
         rest += chunk
-        near = range(piece_characters, len(rest) - piece_characters + 1, piece_characters)
+        places = range(piece_characters, len(rest) - piece_characters + 1, piece_characters)
         at = 0
-        for stop, start in _cuts(rest, near, encode) if near else ():
-            yield rest[at:stop]
-            at = start
+        for first in range(0, len(places), _PLACES_AT_ONCE):
+            for stop, start in _cuts(rest, places[first : first + _PLACES_AT_ONCE], encode):
+                yield rest[at:stop]
+                at = start
         rest = rest[at:]
     yield rest
 
@@ -60,7 +62,7 @@ def pieces(
 def _cuts(text: str, near: Sequence[int], encode: Encode) -> list[tuple[int, int]]:
     """Where pieces stop and the next start, each at most _CONTEXT characters before its place.
 
-    All places are tried in one call, as a call costs as much as a thousand characters.
+    Many places are tried in one call, as a call costs as much as a thousand characters.
     """
     wholes = dict(zip(near, encode([text[p - _CONTEXT : p + _CONTEXT] for p in near]), strict=True))
     found: dict[int, tuple[int, int]] = {}
