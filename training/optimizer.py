@@ -18,6 +18,7 @@ import optax
 from configs.schema import OptimizerConfig
 from model import Role
 from parallelism import ParamSpec
+from training.adafactor import scale_by_adafactor
 
 Hyperparameters = dict[str, Any]
 Rule = Callable[[Hyperparameters], optax.GradientTransformation]
@@ -56,6 +57,12 @@ def update_rule(config: OptimizerConfig, specs: Any, roles: Any) -> Rule:
     return rule
 
 
+def global_norm(tree: Any) -> jax.Array:
+    """The root of the sum of all squares, summed in float32 whatever the dtypes."""
+    squares = (jnp.sum(jnp.square(leaf.astype(jnp.float32))) for leaf in jax.tree.leaves(tree))
+    return jnp.sqrt(sum(squares, jnp.float32(0)))
+
+
 def clip(grads: Any, norm: jax.Array, clip_norm: jax.Array) -> Any:
     """Scales all gradients by min(1, clip_norm / norm)."""
     factor = jnp.minimum(1.0, clip_norm / jnp.maximum(norm, jnp.finfo(jnp.float32).tiny))
@@ -74,9 +81,8 @@ def _sgd(numbers: Hyperparameters, *_: Any) -> optax.GradientTransformation:
     return optax.trace(numbers["b1"])
 
 
-def _adafactor(*_: Any) -> optax.GradientTransformation:
-    """Factored second moments, clipped by block (arXiv 1804.04235); no first moment."""
-    return optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0))
+def _adafactor(_: Hyperparameters, specs: Any, roles: Any) -> optax.GradientTransformation:
+    return scale_by_adafactor(specs)
 
 
 def _muon(numbers: Hyperparameters, specs: Any, roles: Any) -> optax.GradientTransformation:

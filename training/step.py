@@ -15,7 +15,7 @@ from model import Load, Transformer, balance_loss, correct_routers, parameter_ro
 from model.lora import joined, trained_part
 from training.layer_stats import LayerStats
 from training.loss import token_losses, weighted_sum
-from training.optimizer import Hyperparameters, Rule, clip
+from training.optimizer import Hyperparameters, Rule, clip, global_norm
 from training.state import TrainState
 
 Batch = dict[str, jax.Array]
@@ -74,7 +74,7 @@ def make_train_step(
         weight = sums.weight
         loss = sums.loss / jnp.maximum(weight, 1.0)
         with jax.named_scope("optimizer"):
-            grad_norm = optax.tree.norm(grads)
+            grad_norm = global_norm(grads)
             finite = jnp.isfinite(loss) & jnp.isfinite(grad_norm)
             updates, optimizer = rule(numbers).update(
                 clip(grads, grad_norm, numbers["clip_norm"]), state.optimizer, trained
@@ -88,12 +88,12 @@ def make_train_step(
                 _select(apply, parameters, state.parameters),
                 _select(apply, optimizer, state.optimizer),
             )
-        metrics = {
+        metrics: Metrics = {
             "loss": loss,
             "weight": weight,
             "padding_fraction": jnp.mean(batch["segment_ids"] == 0),
             "grad_norm": grad_norm,
-            "param_norm": optax.tree.norm(kept.parameters),
+            "param_norm": global_norm(kept.parameters),
             "finite": finite,
         }
         if layer_stats is not None:
