@@ -29,6 +29,8 @@ from configs.topology import known_platform
     "model.attention_soft_cap",
     "model.num_heads",
     "model.head_dim",
+    "model.indexer.num_heads",
+    "model.indexer.top_k",
     "model.compute_dtype",
 )
 def _attention(config: Config, sizes: Sizes) -> Iterator[str]:
@@ -54,6 +56,7 @@ def _asked(config: Config, sizes: Sizes, platform: str | None, window: int | Non
         tensor=sizes["tensor"],
         platform=platform,
         window=window,
+        top_k=model.indexer.top_k if model.indexer.num_heads else None,
         segments=config.data.pack,
         sinks=model.sinks,
         soft_cap=model.attention_soft_cap,

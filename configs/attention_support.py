@@ -28,8 +28,8 @@ CUDNN_WIDTH: Final = 256
 class Asked:
     """One attention: where it is computed and what it has to do. None is not known yet.
 
-    `kernel` auto stands for xla, which does all that the others do; `window` and `soft_cap` None
-    are absent.
+    `kernel` auto stands for xla, which does all that the others do; `window`, `top_k` and
+    `soft_cap` None are absent.
     """
 
     kernel: str = "auto"
@@ -40,6 +40,7 @@ class Asked:
     platform: str | None = None
     causal: bool = True
     window: int | None = None
+    top_k: int | None = None
     segments: bool = False
     positions: bool = False
     sinks: bool = False
@@ -54,6 +55,8 @@ def reasons_against(asked: Asked) -> Iterator[str]:
     """Every reason why it cannot be computed."""
     if asked.strategy == "ulysses":
         yield from _shared_heads(asked)
+    if asked.top_k is not None:
+        yield from _chosen_keys(asked)
     if asked.kernel == "splash":
         yield from _splash(asked)
     if asked.kernel == "cudnn":
@@ -82,6 +85,17 @@ def _shared_heads(asked: Asked) -> Iterator[str]:
         f"mesh.context={divisors(heads // shared)} would fit, or context_parallel.strategy="
         "all_gather or ring, which take any number"
     )
+
+
+def _chosen_keys(asked: Asked) -> Iterator[str]:
+    name = f"sparse attention (model.indexer.top_k={asked.top_k})"
+    if asked.strategy == "ulysses" and asked.cp != 1:
+        yield (
+            f"{name} has index heads that all heads share, and context_parallel.strategy=ulysses "
+            "would send them to every rank: all_gather or ring would fit"
+        )
+    if asked.kernel in PLATFORM_OF:
+        yield f"attention.kernel={asked.kernel} does no {name}: {_OTHERS}"
 
 
 def _splash(asked: Asked) -> Iterator[str]:

@@ -74,6 +74,31 @@ def _latent(config: Config, _: Sizes) -> Iterator[str]:
 
 
 @rule(
+    "model.indexer.num_heads",
+    "model.indexer.head_dim",
+    "model.latent.kv_rank",
+    "model.latent.query_rank",
+    "model.latent.rope_dim",
+)
+def _indexer(config: Config, _: Sizes) -> Iterator[str]:
+    indexer, latent = config.model.indexer, config.model.latent
+    if indexer.num_heads == 0:
+        return
+    name = f"model.indexer.num_heads={indexer.num_heads}"
+    if latent.kv_rank is None or latent.query_rank is None:
+        yield (
+            f"{name}: an indexer reads the latent of the queries; model.latent.kv_rank="
+            f"{latent.kv_rank} and model.latent.query_rank={latent.query_rank} have to be widths; "
+            "model.indexer.num_heads=0 does without"
+        )
+    elif indexer.head_dim < latent.rope_dim:
+        yield (
+            f"model.indexer.head_dim={indexer.head_dim}: model.latent.rope_dim({latent.rope_dim}) "
+            f"of it are rotated; {latent.rope_dim} or more would fit"
+        )
+
+
+@rule(
     "model.moe.num_experts",
     "model.moe.experts_per_token",
     "model.moe.expert_dim",

@@ -25,6 +25,7 @@ Family = Literal[
     "gpt_oss",
     "deepseek_v2",
     "deepseek_v3",
+    "deepseek_v32",
 ]
 
 
@@ -92,6 +93,15 @@ class LatentConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class IndexerConfig:
+    """Sparse attention (arXiv 2512.02556): light heads choose the keys that a query attends to."""
+
+    num_heads: int = key("Heads that score keys; 0 has no indexer: every key is attended to.", 0)
+    head_dim: int = key("Width of such a head; its first latent.rope_dim are rotated.", 128)
+    top_k: int = key("Keys that a query attends to.", 2048)
+
+
+@dataclass(frozen=True, kw_only=True)
 class MoEConfig:
     """Mixture of experts in place of the feed-forward layer; every token is served (dropless)."""
 
@@ -148,6 +158,9 @@ class ModelConfig:
     rope_interleaved: bool = key("Rotate pairs of neighbours (2i, 2i+1), not of halves.", False)
     rope_scaling: RopeScalingConfig = key("Scaling of the rotary frequencies.")
     latent: LatentConfig = key("Multi-head latent attention.", LatentConfig())
+    indexer: IndexerConfig = key(
+        "Sparse attention, over latents; its indexer is not trained.", IndexerConfig()
+    )
     attention_bias: Literal["none", "qkv", "all"] = key(
         "Projections of the attention that add a bias; all includes the output's.", "none"
     )

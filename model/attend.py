@@ -13,7 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 from model.attention import Attend
 from model.latent_keys import LatentKeys
 from model.placement import Placement
-from parallelism import attention
+from parallelism import Index, attention
 
 HEADS = ("batch", "sequence", "heads", None)
 KV_HEADS = ("batch", "sequence", "kv_heads", None)
@@ -32,6 +32,7 @@ def attend_within(placement: Placement, segment_ids_BT: jax.Array | None) -> Att
         *,
         expand: LatentKeys | None = None,
         weights: jax.Array | None = None,
+        index: Index | None = None,
         **rule: Any,
     ) -> tuple[jax.Array, None]:
         if expand is not None and weights is not None:
@@ -41,6 +42,8 @@ def attend_within(placement: Placement, segment_ids_BT: jax.Array | None) -> Att
                 rule |= {"expand": expand, "weights": weights}
             else:
                 key, value = _expanded(placement, expand, key, weights)
+        if index is not None:
+            rule["index"] = _folded(placement, index)
         out = attention(
             placement.fold(query_BTNH, *HEADS),
             placement.fold(key, *(NARROW if value is None else KV_HEADS)),
@@ -52,6 +55,14 @@ def attend_within(placement: Placement, segment_ids_BT: jax.Array | None) -> Att
         return placement.unfold(out, *HEADS), None
 
     return attend
+
+
+def _folded(placement: Placement, index: Index) -> Index:
+    return Index(
+        placement.fold(index.query, "batch", "sequence", None, None),
+        placement.fold(index.weights, "batch", "sequence", None),
+        placement.fold(index.key, "batch", "sequence", None),
+    )
 
 
 def _expanded(

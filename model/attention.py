@@ -20,7 +20,7 @@ from model.parameters import VECTOR, declare
 from model.placement import Placement
 from model.projection import Projection
 from model.rope import RopeTables, rotate
-from parallelism import AttentionMask, Constant
+from parallelism import AttentionMask, Constant, Index
 
 
 class Attend(Protocol):
@@ -39,10 +39,12 @@ class Attend(Protocol):
         sinks: jax.Array | None = None,
         expand: LatentKeys | None = None,
         weights: jax.Array | None = None,
+        index: Index | None = None,
     ) -> tuple[jax.Array, Any]:
         """Returns the output [B, T, N, H] and whatever the caller wants back (a new cache).
 
-        Latent attention gives narrow keys, no values, and what makes both of them.
+        Latent attention gives narrow keys, no values, and what makes both of them; and an index
+        where the mask chooses keys.
         """
 
 

@@ -20,6 +20,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from configs.schema import ModelConfig
 from model.attention import Attend
+from model.indexer import Indexer
 from model.latent_keys import LatentKeys
 from model.layer_plan import LayerKind
 from model.norm import RMSNorm
@@ -59,14 +60,23 @@ class LatentAttention(nnx.Module):
             bias=bias,
             to_residual=True,
         )
-        self.mask = AttentionMask(window=kind.window)
+        top_k = config.indexer.top_k if config.indexer.num_heads else None
+        self.mask = AttentionMask(window=kind.window, top_k=top_k)
         scale = (config.query_scale or config.head_dim) ** -0.5
         self.scale = scale * score_factor(config.rope_scaling)
         self.expand = LatentKeys.of(latent)
+        if config.indexer.num_heads:
+            self.indexer = Indexer(config, placement)
         self.config, self.kind, self.placement = config, kind, placement
 
     def __call__(self, x_BTD: jax.Array, rope: RopeTables, attend: Attend) -> tuple[jax.Array, Any]:
-        query = checkpoint_name(self._query(x_BTD, rope), "query")
+        latent = x_BTD
+        if self.config.latent.query_rank is not None:
+            latent = self.query_norm(self.query_down(x_BTD))
+        query = checkpoint_name(self._query(latent, rope), "query")
+        index = None
+        if self.mask.top_k is not None:
+            index = self.indexer(x_BTD, latent, self.kind.rope and rope[self.kind.rope])
         out, extra = attend(
             self.placement.activation(query, "batch", "sequence", "heads", None),
             self.placement.activation(
@@ -78,17 +88,15 @@ class LatentAttention(nnx.Module):
             soft_cap=self.config.attention_soft_cap,
             expand=self.expand,
             weights=self.kv_up.whole_kernel(x_BTD.dtype),
+            index=index,
         )
         return self.out(checkpoint_name(out, "attention_out")), extra
 
-    def _query(self, x_BTD: jax.Array, rope: RopeTables) -> jax.Array:
-        """[B, T, N, nope + rope]."""
+    def _query(self, latent_BTR: jax.Array, rope: RopeTables) -> jax.Array:
+        """[B, T, N, nope + rope], from a latent or straight from the input."""
         latent = self.config.latent
-        if latent.query_rank is None:
-            query = self.query(x_BTD)
-        else:
-            query = self.query_up(self.query_norm(self.query_down(x_BTD)))
-        nope, rotated = jnp.split(query, [latent.nope_dim], axis=-1)
+        up = self.query if latent.query_rank is None else self.query_up
+        nope, rotated = jnp.split(up(latent_BTR), [latent.nope_dim], axis=-1)
         return jnp.concatenate([nope, self._rotated(rotated, rope)], axis=-1)
 
     def _narrow_key(self, x_BTD: jax.Array, rope: RopeTables) -> jax.Array:

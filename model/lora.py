@@ -26,7 +26,7 @@ def adapt(module: nnx.Module, adapter: AdapterConfig | None) -> None:
     targets = {name.strip() for name in adapter.targets.split(",")}
     for path, node in list(nnx.iter_graph(module)):
         if isinstance(node, Projection):
-            is_target = "all" in targets or str(path[-1]) in targets
+            is_target = node.is_trained and ("all" in targets or str(path[-1]) in targets)
         else:
             is_target = isinstance(node, Experts) and "experts" in targets
         if is_target:

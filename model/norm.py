@@ -1,4 +1,4 @@
-"""RMSNorm, over the width of the model, of a head, or of all heads at once."""
+"""RMSNorm, over the width of the model, of a head, or of all heads at once; and LayerNorm."""
 
 from __future__ import annotations
 
@@ -35,3 +35,17 @@ class RMSNorm(nnx.Module):
         x = x_in.astype(jnp.float32)
         x = x * jax.lax.rsqrt(jnp.mean(x * x, axis=self.dims, keepdims=True) + self.eps)
         return (x * (self.offset + self.scale[...].astype(jnp.float32))).astype(x_in.dtype)
+
+
+class LayerNorm(nnx.Module):
+    """(x - mean) / sqrt(variance + 1e-6) * scale + bias over the last dimension, in float32."""
+
+    def __init__(self, config: ModelConfig, width: int) -> None:
+        dtype = jnp.dtype(config.param_dtype)
+        self.scale = declare((width,), ("norm",), Constant(1.0), dtype, VECTOR)
+        self.bias = declare((width,), ("norm",), Constant(0.0), dtype, VECTOR)
+
+    def __call__(self, x_in: jax.Array) -> jax.Array:
+        x = jax.nn.standardize(x_in.astype(jnp.float32), epsilon=1e-6)
+        scale, bias = (p[...].astype(jnp.float32) for p in (self.scale, self.bias))
+        return (x * scale + bias).astype(x_in.dtype)

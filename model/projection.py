@@ -51,6 +51,12 @@ class Projection(nnx.Module):
         self.lora_up = declare((rank, *outputs), out_axes, Constant(0.0), float32, up)
         self.factor_scale = scale
 
+    @property
+    def is_trained(self) -> bool:
+        """Whether training changes the kernel, as a layer declares it."""
+        trained: bool = self.kernel.get_metadata("role").trained
+        return trained
+
     def __call__(self, x: jax.Array) -> jax.Array:
         kernel = self.placement.weight(self.kernel[...], self.axes, x.dtype)
         y = jnp.einsum(self.einsum, x, kernel)

@@ -3,6 +3,7 @@
 from parallelism.attention import (
     AttentionMask,
     AttentionSetup,
+    Index,
     UnsupportedError,
     attended_pairs,
     attention,
@@ -23,6 +24,7 @@ __all__ = [
     "AttentionMask",
     "AttentionSetup",
     "Constant",
+    "Index",
     "InitProgram",
     "Initializer",
     "Layout",

@@ -112,6 +112,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "deepseek_v2": {**_LATENT, "q_lora_rank": None, "topk_method": "group_limited_greedy"},
     "deepseek_v3": {**_LATENT, "q_lora_rank": 16, "routed_scaling_factor": 2.5},
+    "deepseek_v32": {
+        **_LATENT,
+        "q_lora_rank": 16,
+        "index_n_heads": 8,
+        "index_head_dim": 10,
+        "index_topk": 5,
+        "mlp_bias": False,
+    },
 }
 _AS_STORED = {"mixtral": (".mlp.gate.", ".block_sparse_moe.gate.")}
 GRADIENTS = ("q_proj.weight", "q_b_proj.weight", "kv_b_proj.weight", "gate.weight", "sinks")

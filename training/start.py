@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,8 @@ from training.plan import num_parameters
 from training.setup import Setup
 from training.signals import StopSignal, in_background
 from training.state import TrainState
+
+log = logging.getLogger(__name__)
 
 _REST = "rest of the train state"
 
@@ -103,6 +106,13 @@ def new_state(setup: Setup) -> tuple[TrainState, dict[str, float]]:
     With init.from_hf the parameters are read from there, and nothing is drawn.
     """
     config, start = setup.config, time.perf_counter()
+    if config.model.indexer.num_heads and config.init.from_hf is None:
+        log.warning(
+            "model.indexer.num_heads=%d: the indexer is drawn at random and not trained, so it "
+            "chooses keys at random; init.from_hf brings a trained one, and "
+            "model.indexer.num_heads=0 attends to every key",
+            config.model.indexer.num_heads,
+        )
     plan = init_plan(setup)
     parameters = plan.run(jax.random.key(config.seed))
     step, optimizer = parameters.pop(_REST)

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from configs.schema import LatentConfig, ModelConfig, MoEConfig
+from configs.schema import IndexerConfig, LatentConfig, ModelConfig, MoEConfig
 from model.hf.errors import HFError
 from model.hf.families import FAMILIES, Family
 from model.hf.fields import Fields
@@ -23,6 +23,7 @@ _SIZES = {
     "rms_norm_eps": "norm_eps",
 }
 _ACTIVATIONS = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh"}
+_SECTIONS = {"latent": LatentConfig, "indexer": IndexerConfig, "moe": MoEConfig}
 _OPTIONAL = frozenset(["query_scale", "attention_soft_cap", "logit_soft_cap", "latent.query_rank"])
 
 CARRIED = frozenset(
@@ -150,7 +151,7 @@ def _check_activation(fields: Fields, wanted: str) -> None:
 def _build(values: Mapping[str, Any]) -> ModelConfig:
     """A ModelConfig from fields with dotted names; the rest has the schema's defaults."""
     flat = _numbers(ModelConfig, {key: v for key, v in values.items() if "." not in key})
-    for section, kind in (("latent", LatentConfig), ("moe", MoEConfig)):
+    for section, kind in _SECTIONS.items():
         own = {k.split(".")[1]: v for k, v in values.items() if k.startswith(f"{section}.")}
         flat[section] = kind(**_numbers(kind, own))
     running = {
@@ -189,13 +190,14 @@ def _check_same(read: ModelConfig, wanted: ModelConfig) -> None:
 def meaning(config: ModelConfig, name: str) -> Any:
     """A field's value, without what nothing reads; None for what does not count."""
     value = getattr(config, name)
-    if name == "latent" and config.latent.kv_rank is None:
-        return None
-    if name == "moe" and config.moe.num_experts == 0:
-        return None
-    if name == "activation_limit" and config.activation != "clamped_silu":
-        return None
-    if name == "mlp_dim" and config.moe.num_experts and not config.moe.dense_layers:
+    unread = {
+        "latent": config.latent.kv_rank is None,
+        "indexer": config.indexer.num_heads == 0,
+        "moe": config.moe.num_experts == 0,
+        "activation_limit": config.activation != "clamped_silu",
+        "mlp_dim": config.moe.num_experts > 0 and not config.moe.dense_layers,
+    }
+    if unread.get(name):
         return None
     if name == "query_scale":
         return value or config.head_dim

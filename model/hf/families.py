@@ -15,6 +15,7 @@ from typing import Any
 
 from model.hf.names import (
     GPT_OSS,
+    INDEXED,
     LATENT,
     MIXTRAL,
     NORMS_AFTER,
@@ -32,6 +33,7 @@ class Family:
     those it may not change, `ignored` keys without effect. `pattern` says which layers a window is
     for: all ("local"), those from max_window_layers on ("late"), those without rotation ("nope"),
     or a pattern, and all but "local" give way to layer_types; None: there is no window.
+    `layer_type`: what layer_types says of every layer, beside which mlp_layer_types may stand.
     `rope_by_layer`: scaling is for global layers; `rope_scaling`: what null stands for.
     """
 
@@ -42,6 +44,7 @@ class Family:
     fixed: Mapping[str, Any] = field(default_factory=dict)
     ignored: frozenset[str] = frozenset()
     pattern: str | None = None
+    layer_type: str | None = None
     rope_by_layer: bool = False
     rope_scaling: Mapping[str, Any] = field(default_factory=dict)
     names: Names = field(default_factory=dict)
@@ -87,6 +90,12 @@ _DEEPSEEK_DEFAULTS = {**_NO_BIAS, "q_lora_rank": 1536}
 _DEEPSEEK_IGNORED = frozenset(
     ["head_dim", "qk_head_dim", "ep_size", "num_nextn_predict_layers", "aux_loss_alpha", "seq_aux"]
 )
+_DEEPSEEK_V3_PARTS = {
+    "moe.scoring": "sigmoid",
+    "moe.group_score": "top2_sum",
+    "moe.correction_bias": True,
+}
+_DEEPSEEK_V3_FIXED = {"scoring_func": "sigmoid", "moe_layer_freq": 1, "topk_method": "noaux_tc"}
 _NO_WINDOW = {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
 
 FAMILIES: Mapping[str, Family] = {
@@ -246,20 +255,38 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "deepseek_v3": Family(
         "DeepseekV3ForCausalLM",
-        parts={
-            "moe.scoring": "sigmoid",
-            "moe.group_score": "top2_sum",
-            "moe.correction_bias": True,
-        },
+        parts=_DEEPSEEK_V3_PARTS,
         fields={
             **_DEEPSEEK_FIELDS,
             "norm_topk_prob": "moe.normalize",
             "rope_interleave": "rope_interleaved",
         },
         defaults={**_DEEPSEEK_DEFAULTS, "rope_interleave": True, "norm_topk_prob": True},
-        fixed={"scoring_func": "sigmoid", "moe_layer_freq": 1, "topk_method": "noaux_tc"},
+        fixed=_DEEPSEEK_V3_FIXED,
         ignored=_DEEPSEEK_IGNORED,
         names=LATENT,
+    ),
+    "deepseek_v32": Family(
+        "DeepseekV32ForCausalLM",
+        parts={**_DEEPSEEK_V3_PARTS, "rope_interleaved": True},
+        fields={
+            **_DEEPSEEK_FIELDS,
+            "norm_topk_prob": "moe.normalize",
+            "index_n_heads": "indexer.num_heads",
+            "index_head_dim": "indexer.head_dim",
+            "index_topk": "indexer.top_k",
+        },
+        defaults={
+            **_DEEPSEEK_DEFAULTS,
+            "norm_topk_prob": True,
+            "index_n_heads": 64,
+            "index_head_dim": 128,
+            "index_topk": 2048,
+        },
+        fixed={**_DEEPSEEK_V3_FIXED, "mlp_bias": False},
+        ignored=_DEEPSEEK_IGNORED,
+        layer_type="indexed_attention",
+        names=INDEXED,
     ),
 }
 

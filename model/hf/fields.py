@@ -35,7 +35,9 @@ _SWITCHES = frozenset(
 _NUMBERS = (int, float)
 _KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
     **dict.fromkeys(("rope_parameters", "rope_scaling"), ("an object", (dict,))),
-    **dict.fromkeys(("layer_types", "no_rope_layers", "mlp_only_layers"), ("a list", (list,))),
+    **dict.fromkeys(
+        ("layer_types", "no_rope_layers", "mlp_only_layers", "mlp_layer_types"), ("a list", (list,))
+    ),
     **dict.fromkeys(("hidden_act", "hidden_activation", "topk_method"), ("text", (str,))),
     **dict.fromkeys(
         (

@@ -62,6 +62,8 @@ def _has_types(family: Family) -> bool:
 
 
 def _by_type(fields: Fields, family: Family, num_layers: int) -> list[str] | None:
+    if family.layer_type is not None:
+        fields.expect("layer_types", [family.layer_type] * num_layers)
     types = fields.take("layer_types") if _has_types(family) else None
     if types is None:
         return None
@@ -112,7 +114,7 @@ def read_experts(
     values: dict[str, Any] = {"moe.expert_dim": expert_dim}
     if "n_routed_experts" in family.fields:
         values["moe.shared_dim"] = fields.need("n_shared_experts") * expert_dim
-        return values | _read_groups(fields, family)
+        return values | _read_groups(fields, family) | _read_dense(fields, family)
     dense = fields.take("mlp_only_layers") if "decoder_sparse_step" in family.fixed else None
     if dense:
         if sorted(dense) != list(range(len(dense))):
@@ -121,6 +123,18 @@ def read_experts(
     factor = fields.take("router_aux_loss_coef", 0.0)
     values["moe.balance_loss"] = factor if fields.take("output_router_logits") else 0.0
     return values
+
+
+def _read_dense(fields: Fields, family: Family) -> dict[str, Any]:
+    """The dense layers as mlp_layer_types has them, which goes before first_k_dense_replace."""
+    types = fields.take("mlp_layer_types") if family.layer_type is not None else None
+    if types is None:
+        return {}
+    dense = types.index("sparse") if "sparse" in types else len(types)
+    wanted = ["dense"] * dense + ["sparse"] * (fields.need("num_hidden_layers") - dense)
+    if types != wanted:
+        raise HFError(f"config.json: mlp_layer_types={types}: some dense, then sparse to the end")
+    return {"moe.dense_layers": dense}
 
 
 def _read_groups(fields: Fields, family: Family) -> dict[str, Any]:

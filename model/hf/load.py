@@ -54,7 +54,7 @@ def _may_be_left(config: ModelConfig) -> list[str]:
     patterns = list(_WITHOUT_EFFECT)
     if config.tie_embeddings:
         patterns.append(_HEAD.replace(".", r"\."))
-    if config.family == "deepseek_v3":  # layers that predict further tokens, beyond the last one
+    if config.family.startswith("deepseek_v3"):  # layers that predict further tokens, at the end
         patterns.append(rf"model\.layers\.{config.num_layers}\..*")
     return patterns
 

@@ -72,6 +72,17 @@ LATENT: Names = {
     "layers/attention/kv_up/kernel": ("self_attn.kv_b_proj.weight", "(N H) R -> R N H"),
     "layers/moe/router/correction": ("mlp.gate.e_score_correction_bias", "E"),
 }
+INDEXED: Names = {
+    **LATENT,
+    "layers/attention/indexer/query/kernel": ("self_attn.indexer.wq_b.weight", "(I H) R -> R I H"),
+    "layers/attention/indexer/key/kernel": ("self_attn.indexer.wk.weight", "H D -> D H"),
+    "layers/attention/indexer/key_norm/scale": ("self_attn.indexer.k_norm.weight", "H"),
+    "layers/attention/indexer/key_norm/bias": ("self_attn.indexer.k_norm.bias", "H"),
+    "layers/attention/indexer/weights/kernel": (
+        "self_attn.indexer.weights_proj.weight",
+        "I D -> D I",
+    ),
+}
 MIXTRAL: Names = {
     "layers/moe/router/kernel": ("block_sparse_moe.gate.weight", "E D -> D E"),
     **_experts("block_sparse_moe.experts", "w1", "w3", "w2"),

@@ -22,15 +22,19 @@ class AttentionMask:
     """Which earlier (and later) tokens a token attends to; itself always.
 
     `causal`: none that come later. `window`: only those fewer than `window` tokens away, so that 1
-    leaves the token itself; None is no limit. Raises ValueError for a window below 1.
+    leaves the token itself; None is no limit. `top_k`: of those, only so many, to which an index
+    gives the best scores (selection.py). Raises ValueError for a window or a top_k below 1.
     """
 
     causal: bool = True
     window: int | None = None
+    top_k: int | None = None
 
     def __post_init__(self) -> None:
         if self.window is not None and self.window < 1:
             raise ValueError(f"window={self.window}: a window holds at least the token itself")
+        if self.top_k is not None and self.top_k < 1:
+            raise ValueError(f"top_k={self.top_k}: a query attends to one key at least")
 
     @property
     def reach(self) -> tuple[int, int]:

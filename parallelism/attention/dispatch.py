@@ -13,10 +13,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from parallelism.attention import all_gather, ring, ulysses, xla
 from parallelism.attention.blocks import AttentionMask
 from parallelism.attention.plan import Plan, plan_attention
+from parallelism.attention.selection import Index, Numbered, Selecting, least_scores
 from parallelism.attention.setup import AttentionSetup
 from parallelism.attention.sharded import Inputs, Problem, Tokens, attend_sharded
 from parallelism.attention.support import Request, choose_kernel
@@ -42,6 +44,7 @@ def attention(
     soft_cap: float | None = None,
     expand: Expand | None = None,
     weights: jax.Array | None = None,
+    index: Index | None = None,
 ) -> jax.Array:
     """Attend from each query to the keys that the mask allows: [B, T, N, Hv] in the query's dtype.
 
@@ -59,6 +62,9 @@ def attention(
     makes keys and values of some tokens of it; dimension 1 of `weights` is heads. Then only narrow
     keys travel between ranks, and they are expanded a block at a time, backward again.
 
+    Sparse attention: with `mask.top_k`, `index` scores the keys that each query may attend to, and
+    it attends to the `top_k` best of them (selection.py). No gradient goes through the index.
+
     Raises ValueError where shapes, layout and mesh do not fit together, and by name for what the
     kernel or the strategy cannot do (see support.py).
     """
@@ -71,6 +77,7 @@ def attention(
     scores = Scores(mask, scale, soft_cap, expand)
     kernel = choose_kernel(setup, _request(inputs, scores))
     ways = setup.ways(setup.attending_spec(query.shape[0], heads.num_heads)[2])
+    inputs = _selecting(inputs, index, mask, setup)
     copies = ways // math.gcd(heads.num_kv_heads, ways)
     if copies > 1:
         if expand is not None:
@@ -151,6 +158,25 @@ def _by_splash(setup: AttentionSetup, inputs: Inputs, scores: Scores) -> Core:
         narrow_axis=None if scores.expand is None else setup.narrow_axis,
     )
     return functools.partial(splash.attend_splash, problem)
+
+
+def _selecting(
+    inputs: Inputs, index: Index | None, mask: AttentionMask, setup: AttentionSetup
+) -> Inputs:
+    """With what finds the chosen keys of each query again, if the mask chooses any."""
+    if index is None and mask.top_k is None:
+        return inputs
+    if index is None or mask.top_k is None:
+        raise ValueError(f"mask.top_k={mask.top_k}: an index and top_k go together")
+    lengths = inputs.query.shape[1], inputs.key.shape[1]
+    shapes = ((inputs.query.shape[0], length) for length in lengths)
+    order = (jnp.broadcast_to(setup.layout.permutation(s[1]), s) for s in shapes)
+    positions = inputs.positions or Tokens(*order)
+    segments = inputs.segments or Tokens(None, None)
+    query, key = map(Numbered, positions, segments)
+    least = least_scores(index, (query, key), mask, setup)
+    selecting = Selecting(index.query, index.weights, least)
+    return inputs._replace(selecting=selecting, index=index.key)
 
 
 def _plan(

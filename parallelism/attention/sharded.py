@@ -20,6 +20,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from parallelism.attention.blocks import Blocks
 from parallelism.attention.blockwise import begin, finish
 from parallelism.attention.loops import own_row
 from parallelism.attention.plan import Plan
@@ -52,6 +53,8 @@ class Inputs(NamedTuple):
     positions: Any = None  # Tokens or None
     sinks: Any = None  # [N] or None
     weights: Any = None  # [any, K, ...] or None
+    selecting: Any = None  # Selecting, [B, T, ...], or None
+    index: Any = None  # [B, S, D] or None: keys of the index
 
 
 class Strategy(Protocol):
@@ -96,7 +99,8 @@ class Problem:
         batch, sequence, heads = self.spec
         tokens = P(batch, sequence)
         keys = P(batch, sequence or self.narrow_axis) if self.narrow else self.spec
-        return Inputs(self.spec, keys, keys, tokens, tokens, P(heads), P(None, heads))
+        weights = P(None, heads)
+        return Inputs(self.spec, keys, keys, tokens, tokens, P(heads), weights, tokens, tokens)
 
     @property
     def narrow(self) -> bool:
@@ -232,6 +236,7 @@ def _cut(task: Task, inputs: Inputs) -> tuple[Queries, Keys]:
         start=own_row(plan.query.start, task.axis),
         segments=segments.query,
         positions=positions.query,
+        selecting=_cut_all(inputs.selecting, plan.query),
     )
     keys = Keys(
         key=cut_heads(inputs.key, plan.key, inputs.key.shape[2]),
@@ -240,8 +245,13 @@ def _cut(task: Task, inputs: Inputs) -> tuple[Queries, Keys]:
         else cut_heads(inputs.value, plan.key, inputs.value.shape[2]),
         segments=segments.key,
         positions=positions.key,
+        index=_cut_all(inputs.index, plan.key),
     )
     return queries, keys
+
+
+def _cut_all(tree: Any, blocks: Blocks) -> Any:
+    return jax.tree.map(lambda x: cut_tokens(x, blocks), tree)
 
 
 def _cut_tokens(tokens: Tokens | None, plan: Plan) -> Tokens:

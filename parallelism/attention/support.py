@@ -68,6 +68,7 @@ def _asked(setup: AttentionSetup, request: Request, kernel: str, platform: str |
         platform=platform,
         causal=request.mask.causal,
         window=request.mask.window,
+        top_k=request.mask.top_k,
         segments=request.segments,
         positions=request.positions,
         sinks=request.sinks,
@@ -87,6 +88,7 @@ COLUMNS: Final = {
     "soft cap": Request(soft_cap=1.0),
     "sinks": Request(sinks=True),
     "positions": Request(positions=True),
+    "top k": Request(mask=AttentionMask(top_k=1)),
 }
 
 

@@ -58,6 +58,7 @@ class Queries(NamedTuple):
     start: jax.Array  # int32 [n]
     segments: jax.Array | None  # int32 [n, B, t]
     positions: jax.Array | None  # int32 [n, B, t]
+    selecting: Any = None  # Selecting, [n, B, t, ...], or None
 
 
 class Keys(NamedTuple):
@@ -67,6 +68,7 @@ class Keys(NamedTuple):
     value: Any  # [n, B, K, s, Hv] or None
     segments: jax.Array | None  # int32 [n, B, s]
     positions: jax.Array | None  # int32 [n, B, s]
+    index: Any = None  # [n, B, s, D] or None
 
 
 class Run(NamedTuple):

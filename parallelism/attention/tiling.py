@@ -59,7 +59,7 @@ def join_heads(x: jax.Array, blocks: Blocks) -> jax.Array:
 
 
 def cut_tokens(x: jax.Array, blocks: Blocks) -> jax.Array:
-    """[B, T] -> [n, B, t]; padded slots hold zeros."""
+    """[B, T, ...] -> [n, B, t, ...]; padded slots hold zeros."""
     return _blocked(x, blocks).swapaxes(0, 1)
 
 

@@ -78,6 +78,8 @@ def _conditions(rule: Rule, q: Queries, k: Keys, run: Run) -> Iterator[jax.Array
         yield distance >= low - shift
     if high < FAR:
         yield distance <= high - shift
+    if q.selecting is not None:
+        yield jnp.tile(q.selecting.chosen(k.index), (1, rule.groups, 1))
 
 
 def _for_groups(tokens: jax.Array, rule: Rule) -> jax.Array:

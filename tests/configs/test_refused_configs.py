@@ -97,6 +97,15 @@ REFUSED = [
         "context_parallel=ulysses model.num_heads=6 model.num_kv_heads=2 mesh.context=4",
         ["num_heads(6)", "mesh.context=4", "mesh.context=1, 2, 3, 6"],
     ),
+    ("model.indexer.num_heads=4", ["model.indexer.num_heads=4", "latent.kv_rank=None"]),
+    (
+        "model=deepseek_v32_671b model.indexer.head_dim=32",
+        ["model.indexer.head_dim=32", "model.latent.rope_dim(64)", "64 or more"],
+    ),
+    (
+        "model=deepseek_v32_671b context_parallel=ulysses mesh.context=2 mesh.simulate=2",
+        ["model.indexer.top_k=2048", "all_gather or ring would fit"],
+    ),
     # devices that are not here
     ("mesh.topology=v5p:2x2x2", ["mode=train", "mode=compile", "mesh.topology=null"]),
     ("mode=plan mesh.topology=v5q:2x2x2", ["mesh.topology=v5q:2x2x2", "v5p:4x4x8", "v6e"]),

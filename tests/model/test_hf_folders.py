@@ -200,6 +200,9 @@ def test_fields_that_change_the_mathematics_are_refused_by_name(folder, values, 
         ("olmo3", {"rope_parameters": None, "rope_theta": 1e4}, "rope_theta=10000.0 is read in"),
         ("qwen3_moe", {"mlp_only_layers": [1]}, r"mlp_only_layers=\[1\]"),
         ("mixtral", {"num_local_experts": None}, "num_local_experts is missing"),
+        ("deepseek_v3", {"mlp_layer_types": ["dense"] * 3}, "mlp_layer_types=.*: not known"),
+        ("deepseek_v32", {"mlp_layer_types": ["sparse", "dense", "sparse"]}, "some dense, then"),
+        ("deepseek_v32", {"layer_types": ["full_attention"] * 3}, "'indexed_attention'.* is"),
     ],
 )
 def test_what_another_family_would_read_is_refused(family, values, named):
@@ -221,6 +224,8 @@ def test_what_is_left_out_has_the_value_that_transformers_gives_it():
     assert _read("mistral", sliding_window=LEFT_OUT).window == 4096
     assert _read("mistral", num_key_value_heads=LEFT_OUT).num_kv_heads == 8
     assert _read("deepseek_v2", q_lora_rank=LEFT_OUT).latent.query_rank == 1536
+    indexer = _read("deepseek_v32", index_topk=LEFT_OUT, index_n_heads=LEFT_OUT).indexer
+    assert (indexer.num_heads, indexer.top_k) == (64, 2048)
     assert _read("mixtral", rope_parameters=LEFT_OUT).rope_theta == 1e6
     scaling = _read("gpt_oss", rope_parameters=LEFT_OUT).rope_scaling
     assert (scaling.type, scaling.factor, scaling.original_seq_len) == ("yarn", 32.0, 4096)
@@ -230,6 +235,8 @@ def test_fields_that_change_the_mathematics_are_honoured():
     assert _read("llama", num_key_value_heads=None, head_dim=None).num_kv_heads == 4
     assert _read("llama", rms_norm_eps=1e-6).norm_eps == 1e-6
     assert _read("mistral", sliding_window=None).layer_pattern == "global"
+    dense = {"mlp_layer_types": ["dense", "dense", "sparse"], "first_k_dense_replace": 1}
+    assert _read("deepseek_v32", **dense).moe.dense_layers == 2
     window = {"use_sliding_window": True, "sliding_window": 9, "layer_types": None}
     late = _read("qwen2", **window, max_window_layers=1)
     assert (late.layer_pattern, late.window) == ("global,local", 9)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from parallelism import Layout, make_mesh
-from parallelism.attention import AttentionMask, AttentionSetup, attention
+from parallelism.attention import AttentionMask, AttentionSetup, Index, attention
 from tests.parallelism.attention import oracle
 
 QUICK_COMPILE = {"xla_backend_optimization_level": 0}  # faster to compile, slower to run
@@ -35,6 +35,7 @@ class Case:
     value_dim: int = 4
     causal: bool = True
     window: int | None = None
+    top_k: int | None = None
     documents: tuple[tuple[int, ...], ...] | None = None
     sinks: bool = False
     scale: float | None = None
@@ -45,7 +46,7 @@ class Case:
 
     @property
     def mask(self) -> AttentionMask:
-        return AttentionMask(causal=self.causal, window=self.window)
+        return AttentionMask(causal=self.causal, window=self.window, top_k=self.top_k)
 
     @property
     def setup(self) -> AttentionSetup:
@@ -86,10 +87,20 @@ class Case:
         draw = np.random.default_rng(1).standard_normal
         return draw(self.num_heads).astype(np.float32) if self.sinks else None
 
+    def index(self) -> Index | None:
+        """Queries of three index heads, their weights, and keys, if the mask chooses keys."""
+        if self.top_k is None:
+            return None
+        draw = np.random.default_rng(2).standard_normal
+        shapes = ((self.seq_len, 3, 6), (self.seq_len, 3), (self.seq_len, 6))
+        return Index(*(draw((self.batch, *shape)).astype(np.float32) for shape in shapes))
+
 
 def function_of(case: Case):
     """Attention of the case as a function of query, key, value and sinks, in its setup's order."""
-    setup, segments = case.setup, case.segments
+    setup, segments, chosen_by = case.setup, case.segments, case.index()
+    if chosen_by is not None:
+        chosen_by = Index(*(jnp.asarray(setup.layout.fold(x)) for x in chosen_by))
     index = np.tile(np.arange(case.seq_len, dtype=np.int32), (case.batch, 1))
     folded_segments = None if segments is None else jnp.asarray(setup.layout.fold(segments))
     positions = jnp.asarray(setup.layout.fold(index)) if case.with_positions else None
@@ -106,6 +117,7 @@ def function_of(case: Case):
             sinks=sinks,
             scale=case.scale,
             soft_cap=case.soft_cap,
+            index=chosen_by,
         )
 
     return function
@@ -140,6 +152,8 @@ def expected(case: Case) -> dict[str, np.ndarray]:
     query, key, value, gradient = case.arrays()
     index = np.arange(case.seq_len)
     mask = oracle.allowed(index, index, case.causal, case.window, case.segments)
+    if case.top_k is not None:
+        mask = oracle.best(mask, *case.index(), case.top_k)
     out, gradients = oracle.attention(
         query, key, value, mask, sinks=case.sink_scores(), scale=case.scale, soft_cap=case.soft_cap
     )

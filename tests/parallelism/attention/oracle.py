@@ -32,6 +32,18 @@ def allowed(query_index, key_index, causal=True, window=None, segments=None):
     return mask
 
 
+def best(mask, query, weights, key, count):
+    """Of the allowed keys of each query, the `count` that its index scores highest: [B, T, S].
+
+    Where the last place is shared (no head is for any of these keys: score 0), all count.
+    """
+    query, weights, key = (np.asarray(x, np.float64) for x in (query, weights, key))
+    products = np.maximum(np.einsum("btid,bsd->btis", query, key), 0)
+    scores = np.where(mask, np.einsum("bti,btis->bts", weights, products), -np.inf)
+    last = np.sort(scores, axis=-1)[..., -count, None]
+    return mask & (scores >= last)
+
+
 def attention(query, key, value, mask, *, sinks=None, scale=None, soft_cap=None):
     """Output [B, T, N, Hv] and a function from its gradient to the Gradients."""
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
