@@ -18,11 +18,10 @@ from model.hf.pretrained import load_parameters
 from model.hf.save import tensors_of
 from model.moe import balance_loss
 from parallelism import make_mesh
+from tests.quick_compile import QUICK_COMPILE
 from training.feed import Feed
 from training.loss import token_losses, weighted_sum
 from training.setup import declare_run
-
-QUICK_COMPILE = {"xla_backend_optimization_level": 0}  # twice as fast to compile on CPUs
 
 
 @dataclasses.dataclass(frozen=True)

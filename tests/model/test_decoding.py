@@ -9,8 +9,8 @@ import pytest
 
 from model import load_hf, with_parameters
 from model.decode import empty_cache, extend
-from tests.model.reference_case import QUICK_COMPILE
 from tests.model.test_references import OWN
+from tests.quick_compile import QUICK_COMPILE
 
 
 @pytest.mark.parametrize("family", sorted(path.name for path in OWN.iterdir()))

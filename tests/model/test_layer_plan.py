@@ -14,7 +14,7 @@ from configs.schema import MoEConfig
 from model import build_model, parameter_specs, with_parameters
 from model.layer_plan import layer_kinds, plan_layers
 from parallelism import init_sharded, make_mesh
-from tests.model.reference_case import QUICK_COMPILE
+from tests.quick_compile import QUICK_COMPILE
 
 SMALL = [
     "model.num_layers=4",

@@ -16,8 +16,9 @@ import pytest
 
 from model import with_parameters
 from parallelism.hlo import program_work
-from tests.model.reference_case import QUICK_COMPILE, Case, compute, declared
+from tests.model.reference_case import Case, compute, declared
 from tests.model.test_references import OWN
+from tests.quick_compile import QUICK_COMPILE
 from training.feed import Feed
 
 FAMILIES = ("gemma2", "gemma3_text", "gpt_oss", "mistral", "smollm3", "deepseek_v3", "deepseek_v32")

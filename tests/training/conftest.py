@@ -7,6 +7,18 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import quick_compile
+
+compiles_quickly = quick_compile.fixture(
+    but=(
+        "test_compile_cache",
+        "test_compile_only",
+        "test_compiled_step",
+        "test_exchanges",
+        "test_remat",
+    )
+)
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _background_ends() -> Iterator[None]:

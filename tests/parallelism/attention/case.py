@@ -13,8 +13,6 @@ from parallelism import Layout, make_mesh
 from parallelism.attention import AttentionMask, AttentionSetup, Index, attention
 from tests.parallelism.attention import oracle
 
-QUICK_COMPILE = {"xla_backend_optimization_level": 0}  # faster to compile, slower to run
-
 
 @dataclass(frozen=True, kw_only=True)
 class Case:

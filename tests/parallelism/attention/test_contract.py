@@ -10,7 +10,8 @@ import itertools
 
 import pytest
 
-from tests.parallelism.attention.case import QUICK_COMPILE, Case, errors
+from tests.parallelism.attention.case import Case, errors
+from tests.quick_compile import QUICK_COMPILE
 
 STRATEGIES = ("all_gather", "ring", "ulysses")
 LAYOUTS = ("zigzag", "striped", "contiguous")
