@@ -10,7 +10,7 @@ import pytest
 
 from model import load_hf
 from model.hf.config_json import read_config
-from tests.model.test_references import NOT_SUPPORTED, OWN, SHARED
+from tests.model.test_references import OWN, SHARED
 
 # Families whose window version 4 gave without layer_types, and how it said which layers have it.
 WINDOW_BY_RULE = {
@@ -56,8 +56,7 @@ def test_both_layouts_of_a_config_are_the_same_model(family):
 @pytest.mark.parametrize("path", sorted(SHARED.glob("*/config.v4style.json")), ids=str)
 def test_both_layouts_of_the_larger_references_are_the_same_model(path):
     values, old = (json.loads((path.parent / n).read_text()) for n in ("config.json", path.name))
-    if path.parent.name != NOT_SUPPORTED:
-        assert read_config(old) == read_config(values)
+    assert read_config(old) == read_config(values)
 
 
 def test_the_older_layout_gives_the_logits_of_transformers(tmp_path):
