@@ -14,8 +14,6 @@ compiles_quickly = quick_compile.fixture(
         "test_compile_cache",
         "test_compile_only",
         "test_compiled_step",
-        "test_exchanges",
-        "test_remat",
     )
 )
 
