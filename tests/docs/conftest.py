@@ -12,6 +12,7 @@ from jax._src import compilation_cache
 
 from tests.docs.inputs import STDLIB, prepare
 from tests.docs.trainings import devices_of
+from tests.quick_compile import quick_compile
 
 SERVICES = Path(__file__).parents[1] / "training/services"  # wandb and mlflow, to be found only
 Reader = Callable[[str], Path]
@@ -31,7 +32,6 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Path) -> I
     """
 
     settings = {
-        "jax_disable_most_optimizations": (True, False),
         "jax_compilation_cache_dir": (str(programs), None),
         "jax_persistent_cache_min_compile_time_secs": (0.0, 1.0),
     }
@@ -49,7 +49,8 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, programs: Path) -> I
     for name, (while_reading, _) in settings.items():
         jax.config.update(name, while_reading)
     compilation_cache.reset_cache()
-    yield stand
+    with quick_compile():
+        yield stand
     for name, (_, after) in settings.items():
         jax.config.update(name, after)
     compilation_cache.reset_cache()
