@@ -9,7 +9,8 @@ import pytest
 from parallelism import Layout
 from parallelism.attention import AttentionMask, AttentionSetup, Request, attention, unsupported
 from parallelism.attention.selection import least_of_best
-from tests.parallelism.attention.case import QUICK_COMPILE, Case, errors
+from tests.parallelism.attention.case import Case, errors
+from tests.quick_compile import QUICK_COMPILE
 
 PACKED = ((7, 1, 9, 20), (48,))
 
