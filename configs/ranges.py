@@ -101,6 +101,7 @@ RANGES: dict[str, Range] = {
     "adapter.rank": _COUNT,
     "adapter.alpha": _POSITIVE,
     "init.stack_bytes": _COUNT,
+    "train.logits_bytes": _COUNT,
     "data.seq_len": _COUNT,
     "data.batch": _COUNT,
     "data.seed": _SEED,

@@ -306,6 +306,10 @@ class DataConfig:
 class TrainConfig:
     steps: int = key("Optimizer steps of the run.")
     grad_accum: int = key("Microbatches that one optimizer step is split into.")
+    logits_bytes: int = key(
+        "Logits, float32, of at most this many bytes per device are made at once; larger ones by "
+        "pieces of the vocabulary, and a second time in the backward pass."
+    )
     eval_every: int = key("Steps between evaluations; 0 evaluates at the end only.")
     log_every: int = key("Steps between log lines.")
 

@@ -6,10 +6,11 @@ from model.layer_plan import layer_kinds
 from model.moe import Load, balance_loss, correct_routers
 from model.parameters import Role, parameter_roles, parameter_specs, with_parameters
 from model.placement import Placement
-from model.transformer import Transformer
+from model.transformer import Head, Transformer
 
 __all__ = [
     "HFError",
+    "Head",
     "Load",
     "Placement",
     "Pretrained",

@@ -31,6 +31,14 @@ class Output(NamedTuple):
     loads: list[Load | None]
 
 
+class Head(NamedTuple):
+    """What makes logits of the last activations: a matrix [D, V], or, tied, the table [V, D]."""
+
+    kernel: jax.Array  # gathered, in the compute dtype
+    is_table: bool
+    soft_cap: float | None
+
+
 class Transformer(nnx.Module):
     """Declared, not allocated: `parameter_specs` lists its parameters, `init_sharded` makes them.
 
@@ -75,6 +83,16 @@ class Transformer(nnx.Module):
         segment_ids_BT: jax.Array | None = None,
     ) -> Output:
         """As calling it, with the load of the experts."""
+        x_BTD, loads = self.activations(tokens_BT, positions_BT, segment_ids_BT)
+        return Output(self.logits(x_BTD), loads)
+
+    def activations(
+        self,
+        tokens_BT: jax.Array,
+        positions_BT: jax.Array | None = None,
+        segment_ids_BT: jax.Array | None = None,
+    ) -> tuple[jax.Array, list[Load | None]]:
+        """What the output head reads, [B, T, D] in the compute dtype, and the experts' loads."""
         if positions_BT is None:
             order = self.placement.row_layout.permutation(tokens_BT.shape[1])
             positions_BT = jnp.broadcast_to(order, tokens_BT.shape)
@@ -84,7 +102,7 @@ class Transformer(nnx.Module):
         x_BTD, _, loads = self.apply_layers(
             self.embed(tokens_BT), positions_BT, lambda _: attend, valid_BT=valid
         )
-        return Output(self.logits(self.final_norm(x_BTD)), loads)
+        return self.final_norm(x_BTD), loads
 
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
         """Rows of the embedding table, [B, T, D] in the compute dtype."""
@@ -95,15 +113,23 @@ class Transformer(nnx.Module):
 
     def logits(self, x_BTD: jax.Array) -> jax.Array:
         """The output head: [B, T, D] -> float32 [B, T, V]."""
-        if self.config.tie_embeddings:
-            kernel, axes, form = self.embedding[...], ("vocab", "embed"), "BTD,VD->BTV"
-        else:
-            kernel, axes, form = self.head[...], ("embed", "vocab"), "BTD,DV->BTV"
-        kernel = self.placement.weight(kernel, axes, self.compute_dtype)
-        logits = jnp.einsum(form, x_BTD, kernel, preferred_element_type=jnp.float32)
-        if (cap := self.config.logit_soft_cap) is not None:
+        head = self.output_head()
+        form = "BTD,VD->BTV" if head.is_table else "BTD,DV->BTV"
+        logits = jnp.einsum(form, x_BTD, head.kernel, preferred_element_type=jnp.float32)
+        if (cap := head.soft_cap) is not None:
             logits = cap * jnp.tanh(logits / cap)
         return self.placement.activation(logits, "batch", "sequence", "vocab")
+
+    def output_head(self) -> Head:
+        """The output head, gathered: for those who make logits of it in their own way."""
+        tied = self.config.tie_embeddings
+        kernel, axes = (
+            (self.embedding[...], ("vocab", "embed"))
+            if tied
+            else (self.head[...], ("embed", "vocab"))
+        )
+        kernel = self.placement.weight(kernel, axes, self.compute_dtype)
+        return Head(kernel, tied, self.config.logit_soft_cap)
 
     def apply_layers(
         self,

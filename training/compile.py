@@ -25,9 +25,7 @@ class Compiled(NamedTuple):
 
 def compile_train_step(setup: Setup, feed: Feed) -> Compiled:
     """Compiles (state, batch, numbers) -> (state, metrics); the state's buffers are donated."""
-    step = make_train_step(
-        setup.model, setup.rule, setup.config.train.grad_accum, setup.layer_stats
-    )
+    step = make_train_step(setup.model, setup.rule, setup.config.train, setup.layer_stats)
     state = setup.abstract_state()
     replicated = NamedSharding(setup.mesh, PartitionSpec())
     jitted = jax.jit(
@@ -45,9 +43,8 @@ def compile_train_step(setup: Setup, feed: Feed) -> Compiled:
 
 def compile_eval_step(setup: Setup, feed: Feed) -> Compiled:
     """Compiles (parameters, batch) -> (sum of token losses, scored tokens)."""
-    jitted = jax.jit(
-        make_eval_step(setup.model), out_shardings=NamedSharding(setup.mesh, PartitionSpec())
-    )
+    step = make_eval_step(setup.model, setup.config.train)
+    jitted = jax.jit(step, out_shardings=NamedSharding(setup.mesh, PartitionSpec()))
     return _compile(jitted, setup.abstract_state().parameters, abstract_batch(setup, feed))
 
 

@@ -82,7 +82,7 @@ def expected_exchanges(setup: Setup) -> list[Exchange]:
 
 def _traced(setup: Setup) -> Any:
     config = setup.config
-    step = make_train_step(setup.model, setup.rule, config.train.grad_accum)
+    step = make_train_step(setup.model, setup.rule, config.train)
     shape = (config.data.batch, config.data.seq_len)
     batch = {name: jax.ShapeDtypeStruct(shape, dtype) for name, dtype in _BATCH.items()}
     batch["segment_ids"] = batch["positions"]

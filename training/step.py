@@ -11,10 +11,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from configs.schema import TrainConfig
 from model import Load, Transformer, balance_loss, correct_routers, parameter_roles, with_parameters
 from model.lora import joined, trained_part
 from training.layer_stats import LayerStats
-from training.loss import token_losses, weighted_sum
+from training.loss import weighted_sum
+from training.loss_pieces import model_losses
 from training.optimizer import Hyperparameters, Rule, clip, global_norm
 from training.state import TrainState
 
@@ -30,24 +32,23 @@ class Sums(NamedTuple):
     loads: list[Load | None]
 
 
-def batch_sums(model: Transformer, parameters: Any, batch: Batch) -> Sums:
-    """Sum of the batch's token losses, the number of scored tokens, and the experts' loads."""
+def batch_sums(model: Transformer, parameters: Any, batch: Batch, logits_bytes: int) -> Sums:
+    """Sum of the batch's token losses, the number of scored tokens, and the experts' loads.
+
+    Logits of more than `logits_bytes` on a device are made in pieces (loss_pieces.py).
+    """
     filled = with_parameters(model, parameters)
-    out = filled.forward(batch["tokens"], batch["positions"], batch["segment_ids"])
+    x, loads = filled.activations(batch["tokens"], batch["positions"], batch["segment_ids"])
     with jax.named_scope("loss"):
-        losses = token_losses(out.logits, batch["targets"])
-        return Sums(*weighted_sum(losses, batch["weights"]), out.loads)
+        losses = model_losses(filled, x, batch["targets"], logits_bytes)
+        return Sums(*weighted_sum(losses, batch["weights"]), loads)
 
 
-def loss_sum(model: Transformer, parameters: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Sum of the batch's token losses and the number of scored tokens, float32 scalars."""
-    sums = batch_sums(model, parameters, batch)
-    return sums.loss, sums.weight
-
-
-def objective(model: Transformer, parameters: Any, batch: Batch) -> tuple[jax.Array, Sums]:
+def objective(
+    model: Transformer, parameters: Any, batch: Batch, logits_bytes: int
+) -> tuple[jax.Array, Sums]:
     """What is minimised, times the number of scored tokens: their loss and the experts' balance."""
-    sums = batch_sums(model, parameters, batch)
+    sums = batch_sums(model, parameters, batch, logits_bytes)
     loads, factor = [load for load in sums.loads if load], model.config.moe.balance_loss
     if not loads or factor == 0:
         return sums.loss, sums
@@ -55,7 +56,10 @@ def objective(model: Transformer, parameters: Any, batch: Batch) -> tuple[jax.Ar
 
 
 def make_train_step(
-    model: Transformer, rule: Rule, grad_accum: int, layer_stats: LayerStats | None = None
+    model: Transformer,
+    rule: Rule,
+    options: TrainConfig,
+    layer_stats: LayerStats | None = None,
 ) -> Callable[[TrainState, Batch, Hyperparameters], tuple[TrainState, Metrics]]:
     """The function (state, batch, numbers) -> (next state, metrics).
 
@@ -70,7 +74,7 @@ def make_train_step(
         state: TrainState, batch: Batch, numbers: Hyperparameters
     ) -> tuple[TrainState, Metrics]:
         trained = trained_part(state.parameters, parameter_roles(model))
-        sums, grads = _mean_gradient(model, trained, state.parameters, batch, grad_accum)
+        sums, grads = _mean_gradient(model, trained, state.parameters, batch, options)
         weight = sums.weight
         loss = sums.loss / jnp.maximum(weight, 1.0)
         with jax.named_scope("optimizer"):
@@ -103,27 +107,34 @@ def make_train_step(
     return train_step
 
 
-def make_eval_step(model: Transformer) -> Callable[[Any, Batch], tuple[jax.Array, jax.Array]]:
-    """The function (parameters, batch) -> (sum of token losses, scored tokens)."""
-    return lambda parameters, batch: loss_sum(model, parameters, batch)
+def make_eval_step(
+    model: Transformer, options: TrainConfig
+) -> Callable[[Any, Batch], tuple[jax.Array, jax.Array]]:
+    """The function (parameters, batch) -> (sum of token losses, scored tokens), float32 scalars."""
+
+    def eval_step(parameters: Any, batch: Batch) -> tuple[jax.Array, jax.Array]:
+        sums = batch_sums(model, parameters, batch, options.logits_bytes)
+        return sums.loss, sums.weight
+
+    return eval_step
 
 
 def _mean_gradient(
-    model: Transformer, trained: Any, parameters: Any, batch: Batch, grad_accum: int
+    model: Transformer, trained: Any, parameters: Any, batch: Batch, options: TrainConfig
 ) -> tuple[Sums, Any]:
     """Sums over all microbatches, and the gradient of the mean objective by what is trained."""
 
     def value(part: Any, microbatch: Batch) -> tuple[jax.Array, Sums]:
-        return objective(model, joined(part, parameters), microbatch)
+        return objective(model, joined(part, parameters), microbatch, options.logits_bytes)
 
     def gradient(microbatch: Batch) -> tuple[Sums, Any]:
         (_, sums), grads = jax.value_and_grad(value, has_aux=True)(trained, microbatch)
         return sums, grads
 
-    if grad_accum == 1:
+    if options.grad_accum == 1:
         sums, grads = gradient(batch)
     else:
-        microbatches = _microbatches(batch, grad_accum)
+        microbatches = _microbatches(batch, options.grad_accum)
         like = jax.eval_shape(gradient, jax.tree.map(lambda x: x[0], microbatches))
         (sums, grads), _ = jax.lax.scan(
             lambda so_far, microbatch: (jax.tree.map(jnp.add, so_far, gradient(microbatch)), None),
