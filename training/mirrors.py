@@ -15,7 +15,6 @@ import queue
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 
 from configs import Config
 from training.metric_table import METRICS
@@ -128,12 +127,7 @@ class Mirrors:
     def __enter__(self) -> Mirrors:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         for mirror in self._mirrors:
             mirror.end(self.finished)

@@ -22,7 +22,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
@@ -112,12 +112,7 @@ class StopSignal:
         self.install()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         while self._old:
             number, old = self._old.popitem()
             signal.signal(number, signal.SIG_DFL if old is None else old)

@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, BinaryIO
 
 from tensorboardX import summary as summaries
@@ -77,12 +76,7 @@ class EventFile:
     def __enter__(self) -> EventFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        tb: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _put(self, event: Event) -> None:
