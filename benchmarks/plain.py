@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 
 
 def plain_step(model: ModelConfig, dtype: Any, seq_len: int) -> tuple[Any, Any]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from configs.attention_support import Asked, reasons_against
 from configs.layer_pattern import parse_pattern
+from configs.model_schema import ModelConfig
 from configs.rule import Sizes, rule
-from configs.schema import Config, ModelConfig
+from configs.schema import Config
 from configs.topology import known_platform
 
 

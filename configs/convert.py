@@ -15,7 +15,8 @@ from typing import Any
 
 from configs.errors import RefusedError
 from configs.fields import Leaf, did_you_mean, leaves, nearest_key, sections
-from configs.schema import Config, key_fields
+from configs.keys import key_fields
+from configs.schema import Config
 
 _NUMBER = re.compile(r"[+-]?(0|[1-9][0-9]*)?(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 _LARGEST = 2**63  # what an int64 holds; no key wants more

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from configs.schema import Config, key_fields
+from configs.keys import key_fields
+from configs.schema import Config
 
 # What other trainers call these keys: a misspelt key is often a word from elsewhere.
 _OTHER_NAMES = {

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from configs.layer_pattern import parse_pattern
+from configs.model_schema import ModelConfig
 from configs.resume import has_checkpoints
 from configs.rule import Sizes, divisors, rule
-from configs.schema import Config, ModelConfig
+from configs.schema import Config
 
 
 @rule("model.layer_pattern", "model.window", "model.num_layers")

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.latent_keys import LatentKeys
 from model.layer_plan import LayerKind
 from model.norm import RMSNorm

@@ -5,7 +5,8 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from configs.schema import AdapterConfig, ModelConfig
+from configs.model_schema import ModelConfig
+from configs.schema import AdapterConfig
 from model.placement import Placement
 from model.transformer import Transformer
 

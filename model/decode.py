@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.attention import Attend
 from model.latent_keys import LatentKeys
 from model.transformer import Transformer

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.expert_factors import ExpertFactors
 from model.expert_parallel import serve_sharded
 from model.grouped import Weights, grouped_product, serve

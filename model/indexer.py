@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.norm import LayerNorm
 from model.placement import Placement
 from model.projection import Projection

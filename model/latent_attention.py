@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.attention import Attend
 from model.indexer import Indexer
 from model.latent_keys import LatentKeys

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from configs.schema import LatentConfig
+from configs.model_schema import LatentConfig
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from configs.layer_pattern import parse_pattern
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 
 
 @dataclass(frozen=True)

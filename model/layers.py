@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 from flax import nnx
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.attention import Attend, SelfAttention
 from model.latent_attention import LatentAttention
 from model.layer_plan import LayerKind

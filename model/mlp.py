@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.placement import Placement
 from model.projection import Projection
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from configs.schema import ModelConfig, MoEConfig
+from configs.model_schema import ModelConfig, MoEConfig
 from model.experts import Experts
 from model.mlp import GatedMLP
 from model.placement import Placement

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.parameters import VECTOR, declare
 from parallelism import Constant
 

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.parameters import VECTOR, Role, declare
 from model.placement import Placement
 from parallelism import Constant, TruncatedNormal

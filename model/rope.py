@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs.schema import ModelConfig, RopeScalingConfig
+from configs.model_schema import ModelConfig, RopeScalingConfig
 from model.layer_plan import layer_kinds
 
 RopeTables = dict[str, tuple[jax.Array, jax.Array]]

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from configs.schema import ModelConfig, MoEConfig
+from configs.model_schema import ModelConfig, MoEConfig
 from model.parameters import TABLE, VECTOR, declare
 from model.placement import Placement
 from parallelism import Constant, TruncatedNormal

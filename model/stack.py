@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from configs.schema import AdapterConfig, ModelConfig
+from configs.model_schema import ModelConfig
+from configs.schema import AdapterConfig
 from model.attention import Attend
 from model.layer_plan import Segment, plan_layers
 from model.layers import DecoderLayer, Tokens

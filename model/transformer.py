@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from configs.schema import AdapterConfig, ModelConfig
+from configs.model_schema import ModelConfig
+from configs.schema import AdapterConfig
 from model.attend import attend_within
 from model.embedding import look_up
 from model.layers import Tokens

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.layer_plan import layer_kinds
 from parallelism import ParamSpec
 

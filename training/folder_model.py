@@ -12,8 +12,8 @@ from typing import Any
 from configs import Config, ConfigError, load
 from configs.fields import leaves, read
 from configs.layer_pattern import parse_pattern
+from configs.model_schema import ModelConfig
 from configs.resume import READS_RUN, has_checkpoints, saved_values
-from configs.schema import ModelConfig
 from configs.validate import validate
 from model import HFError
 from model.hf.config_json import RUNNING, meaning, read_config

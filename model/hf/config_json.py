@@ -7,7 +7,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from configs.schema import IndexerConfig, LatentConfig, ModelConfig, MoEConfig
+from configs.model_schema import IndexerConfig, LatentConfig, ModelConfig, MoEConfig
 from model.hf.errors import HFError
 from model.hf.families import FAMILIES, Family
 from model.hf.fields import Fields

@@ -4,7 +4,7 @@ One table entry a family. `parts` are fields of ModelConfig that the family fixe
 keys of config.json to fields of ModelConfig that it leaves open, `names` what its tensors are
 called where that differs from
 `names.STANDARD`. A new family is a new entry here and its name in
-`configs.schema.Family`.
+`configs.model_schema.Family`.
 """
 
 from __future__ import annotations

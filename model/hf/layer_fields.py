@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from configs.layer_pattern import parse_pattern, write_pattern
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.hf.errors import HFError
 from model.hf.families import Family
 from model.hf.fields import Fields

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.hf.errors import HFError
 from model.hf.folder import Folder, check_keys
 from model.hf.forms import Index

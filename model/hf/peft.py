@@ -10,7 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from configs.schema import AdapterConfig, ModelConfig
+from configs.model_schema import ModelConfig
+from configs.schema import AdapterConfig
 from model.hf.save import tensors_of, write_safetensors
 
 _PREFIX = "base_model.model."

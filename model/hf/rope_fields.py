@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from configs.schema import ModelConfig, RopeScalingConfig
+from configs.model_schema import ModelConfig, RopeScalingConfig
 from model.hf.errors import HFError
 from model.hf.families import Family
 from model.hf.fields import Fields

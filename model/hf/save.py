@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.hf.config_json import write_config
 from model.hf.folder import CONFIG, INDEX, SINGLE
 from model.hf.pretrained import Pretrained

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 from model.hf.families import names_of
 from model.hf.forms import Form, letter_sizes, parse_form
 from model.hf.names import expert_factor_names, factor_names

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from configs.schema import ModelConfig
+from configs.model_schema import ModelConfig
 
 
 def logits(

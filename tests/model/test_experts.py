@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from configs import load
-from configs.schema import MoEConfig
+from configs.model_schema import MoEConfig
 from model.grouped import Weights, grouped_product, serve
 from model.mlp import gating
 from model.moe import Load, balance_loss, correct_routers

@@ -10,7 +10,7 @@ import pytest
 
 from configs import load
 from configs.layer_pattern import parse_pattern, write_pattern
-from configs.schema import MoEConfig
+from configs.model_schema import MoEConfig
 from model import build_model, parameter_specs, with_parameters
 from model.layer_plan import layer_kinds, plan_layers
 from parallelism import init_sharded, make_mesh
