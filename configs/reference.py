@@ -11,7 +11,7 @@ from configs.ranges import RANGES
 TARGET = HOME.parent / "docs" / "configuration.md"
 
 _OPENING = """\
-<!-- Written by `python -m configs.reference`; a test compares. Edit configs/schema.py and configs/model_schema.py instead. -->
+<!-- Written by `python -m configs.reference`; a test compares. Edit configs/*schema.py instead. -->
 # Configuration
 
 Every key below is set on the command line, `python train.py train.steps=500 optimizer.lr=1e-3`.
