@@ -3,8 +3,9 @@
 Exchanges that the program names (attention's, the experts', gathers of weights) are counted as they
 stand in the trace. Two kinds come from the compiler, and follow from how arrays are sharded: the
 sums of weight gradients, and the sums over the tensor axis. A compiler may move things in another
-way, or join exchanges, such as a hop of the ring in a layer that `model.remat=full` runs again with
-the same hop of its backward pass; `mode=compile` shows what it does.
+way, or join exchanges: in a layer that `model.remat=full` runs again, the first hop of a ring, or a
+gather of keys in one portion, with the same one of the backward pass. `mode=compile` shows what it
+does.
 """
 
 from __future__ import annotations
