@@ -110,12 +110,17 @@ class Problem:
     @property
     def token_axes(self) -> tuple[str, ...]:
         """The mesh axes that share the tokens."""
-        return _flat(self.spec[0], self.spec[1])
+        return self._sharing(self.spec[0], self.spec[1])
 
     @property
     def head_axes(self) -> tuple[str, ...]:
         """The mesh axes that share the heads and leave narrow keys whole."""
-        return tuple(axis for axis in _flat(self.spec[2]) if axis != self.narrow_axis)
+        return tuple(axis for axis in self._sharing(self.spec[2]) if axis != self.narrow_axis)
+
+    def _sharing(self, *entries: Any) -> tuple[str, ...]:
+        """The mesh axes of some entries of `spec` that have several devices."""
+        sizes = {} if self.mesh is None else self.mesh.shape
+        return tuple(axis for axis in _flat(*entries) if sizes.get(axis, 1) > 1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
