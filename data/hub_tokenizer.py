@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from data.digit_words import encode_words, fits, sets_digits_apart
 from data.documents import DataError
 from data.extras import need
 from data.scan import printable, unreadable
 from data.special_tokens import SpecialTokens, eos_of
 from data.tokenizer import Spans, covering_spans
 from data.tokenizer_files import TokenizerFiles
+from data.unsplit import Unsplit, is_one_long_word, unsplit
 
 _PROBES = 64
 
@@ -37,7 +38,7 @@ class HubTokenizer:
         self.prefix = _prefix(files, vocab, before)
         self.stop_ids = frozenset({self.eos_id, *files.stop_ids})
         names = {token.content for token in special} | {self._tokenizer.id_to_token(self.eos_id)}
-        self._digits_apart = sets_digits_apart(content)
+        self._content = content
         self._special = SpecialTokens({name: vocab[name] for name in names}, self.vocab_size)
         self.special_ids = self._special.ids
         self.special_tokens: Mapping[str, str] = self._own_names() | dict(files.special_tokens)
@@ -54,7 +55,7 @@ class HubTokenizer:
         return self._tokenizer.decode([i for i in kept if i not in self.special_ids])
 
     def encode_many(self, texts: Sequence[str]) -> list[np.ndarray]:
-        return self._special.encode_as_text(texts, self._encode_faster)
+        return self._special.encode_as_text(texts, self._encode_text)
 
     def encode_marked(self, text: str) -> Spans:
         self._tokenizer.encode_special_tokens = False
@@ -71,22 +72,34 @@ class HubTokenizer:
             names["bos_token"] = self._tokenizer.id_to_token(self.prefix[0])
         return names
 
-    def _encode_faster(self, texts: Sequence[str]) -> list[np.ndarray]:
-        fitting = [i for i, text in enumerate(texts) if self._digits_apart and fits(text)]
-        if not fitting:
-            return self._encode_plain(texts)
+    def _encode_text(self, texts: Sequence[str]) -> list[np.ndarray]:
+        if not any(map(is_one_long_word, texts)) or self._unsplit is None:
+            return _encoded(self._tokenizer, texts)
+        without_words, tokenizer = self._unsplit
+        fitting = [i for i, text in enumerate(texts) if without_words.fits(text)]
         others = sorted(set(range(len(texts))).difference(fitting))
-        encoded = dict(zip(others, self._encode_plain([texts[i] for i in others]), strict=True))
-        words = encode_words([texts[i] for i in fitting], self._encode_plain)
-        encoded.update(zip(fitting, words, strict=True))
+        encoded: dict[int, np.ndarray] = {}
+        for chosen, numbers in ((self._tokenizer, others), (tokenizer, fitting)):
+            ids = _encoded(chosen, [texts[i] for i in numbers])
+            encoded.update(zip(numbers, ids, strict=True))
         return [encoded[i] for i in range(len(texts))]
 
-    def _encode_plain(self, texts: Sequence[str]) -> list[np.ndarray]:
-        try:
-            encodings = self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)
-        except Exception as error:  # the package raises nothing narrower
-            raise DataError(f"the tokenizer failed: {error}") from error
-        return [np.array(encoding.ids, np.uint32) for encoding in encodings]
+    @functools.cached_property
+    def _unsplit(self) -> tuple[Unsplit, Any] | None:
+        """For long text without spaces; made when there is such a text."""
+        if (found := unsplit(self._content)) is None:
+            return None
+        tokenizer = type(self._tokenizer).from_str(found.content)
+        tokenizer.encode_special_tokens = True
+        return found, tokenizer
+
+
+def _encoded(tokenizer: Any, texts: Sequence[str]) -> list[np.ndarray]:
+    try:
+        encodings = tokenizer.encode_batch_fast(texts, add_special_tokens=False)
+    except Exception as error:  # the package raises nothing narrower
+        raise DataError(f"the tokenizer failed: {error}") from error
+    return [np.array(encoding.ids, np.uint32) for encoding in encodings]
 
 
 def _load(files: TokenizerFiles) -> tuple[Any, bytes]:
