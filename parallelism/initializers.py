@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import jax
@@ -83,7 +83,10 @@ def _frozen(value: Any, outer: tuple[Any, ...]) -> Hashable:
         return _frozen((value.func, value.args, tuple(value.keywords.items())), outer)
     if isinstance(value, types.FunctionType) and value not in outer:
         return _frozen_function(value, (*outer, value))
-    return (type(value), value if isinstance(value, Hashable) else id(value))
+    itself = (type(value), value if isinstance(value, Hashable) else id(value))
+    if is_dataclass(value) and not isinstance(value, type):  # equal though 0.0 and -0.0 differ
+        return (*itself, _frozen(tuple(getattr(value, f.name) for f in fields(value)), outer))
+    return itself
 
 
 def _frozen_function(function: types.FunctionType, outer: tuple[Any, ...]) -> Hashable:

@@ -245,6 +245,13 @@ def test_constants_that_share_a_row_with_draws_are_exact():
             assert_bits_equal(array, np.full(drawn.shape, value, jnp.bfloat16))
 
 
+def test_constants_that_compare_equal_keep_their_own_bits():
+    values = {"zero": 0.0, "minus_zero": -0.0}
+    specs = {n: ParamSpec((8,), "float32", Constant(v), (None,)) for n, v in values.items()}
+    for name, array in init_sharded(specs, jax.random.key(0), mesh_of("one_device")).items():
+        assert_bits_equal(array, np.full(8, values[name], np.float32))
+
+
 def test_a_plan_runs_again_with_another_key():
     spec = ParamSpec((8, 8), "float32", Normal(1.0), ("embed", "mlp"))
     plan = plan_init({"a": spec, "b": spec}, mesh_of("fsdp8"))

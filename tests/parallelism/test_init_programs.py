@@ -132,7 +132,7 @@ def test_initializers_that_differ_are_kinds_of_their_own():
     initializers = [
         *(jax.nn.initializers.normal(std) for std in (0.02, 0.03)),
         *(scaled(Normal(1.0), factor) for factor in (1, 1.0, 2)),
-        *(Normal(std) for std in (1.0, 2.0)),
+        *(Normal(std) for std in (1.0, 2.0, np.float64(2.0))),
     ]
     specs = [ParamSpec((8, 8), "float32", draw, (None, None)) for draw in initializers]
     assert plan_init(specs, make_mesh({"fsdp": 8})).num_programs == len(initializers)
