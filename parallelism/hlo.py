@@ -33,6 +33,7 @@ _CALLED: Final = re.compile(
 )
 _BRANCHES: Final = re.compile(r"branch_computations=\{([^}]*)\}")
 _TRIPS: Final = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_GROUPS_OF_ONE: Final = re.compile(r"replica_groups=(?:\{(?:\{\d+\},?)+\}|\[\d+,1\]<=)")
 _CONDITION: Final = re.compile(r"condition=%?([\w.\-]+)")
 _CONTRACTED: Final = re.compile(r"lhs_contracting_dims=\{([\d,]*)\}")
 
@@ -111,8 +112,9 @@ class _Program:
             if kind == "dot":
                 total.dot_flops += _dot_flops(instruction, shapes)
             elif kind in COLLECTIVES:
-                total.collectives[kind] += 1
-                total.collective_bytes[kind] += _result_bytes(instruction)
+                if not _GROUPS_OF_ONE.search(instruction.rest):  # not along an axis of one device
+                    total.collectives[kind] += 1
+                    total.collective_bytes[kind] += _result_bytes(instruction)
             else:
                 for called in _called(instruction):
                     inner = self.work(called)

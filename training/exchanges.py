@@ -66,6 +66,16 @@ def exchange_sheet(setup: Setup) -> Sheet:
     return Sheet("Collectives expected", columns, rows, numeric=columns[3:])
 
 
+def uncounted_exchanges(setup: Setup) -> Iterator[str]:
+    """What the sheet leaves out, a line each."""
+    whole = [axis for axis in setup.mesh.axis_names if axis != "data"]
+    if setup.config.optimizer.name == "muon" and any(setup.mesh.shape[axis] > 1 for axis in whole):
+        yield (
+            "optimizer=muon multiplies sharded matrices with each other; what the compiler moves "
+            "for that, several times their size, is not in the table (mode=compile counts it)"
+        )
+
+
 def expected_exchanges(setup: Setup) -> list[Exchange]:
     """The collectives of one train step; `setup.mesh` may be abstract. Traces the step."""
     counts: Counter[Key] = Counter()

@@ -18,7 +18,7 @@ from configs.validate import resolve
 from configs.words import counted
 from model import layer_kinds
 from parallelism import AttentionMask, Layout, ParamSpec, Rules, attended_pairs, balance
-from training.exchanges import exchange_sheet
+from training.exchanges import exchange_sheet, uncounted_exchanges
 from training.flops import step_flops
 from training.setup import Setup, axis_sizes, declare_run
 from training.sheet import Sheet
@@ -43,7 +43,7 @@ def print_plan(config: Config) -> None:
     for sheet in [*plan_sheets(setup), exchange_sheet(setup)]:
         if sheet.rows:
             console.print(sheet.for_terminal())
-    for line in fallback_lines(setup):
+    for line in [*uncounted_exchanges(setup), *fallback_lines(setup)]:
         console.print(line)
 
 

@@ -38,6 +38,18 @@ def test_a_loop_of_unknown_length_is_refused_unless_a_length_is_given():
     assert program_work(text, unknown_trips=7).dot_flops == 7 * 2 * 4 * 4 * 4
 
 
+@pytest.mark.parametrize(
+    ("groups", "count"),
+    [("{{0},{1}}", 0), ("[2,1]<=[2]", 0), ("{{0,1}}", 1), ("{{0},{1,2}}", 1), ("[1,2]<=[2]", 1)],
+)
+def test_a_device_by_itself_exchanges_nothing(groups, count):
+    text = f"""ENTRY %main (x: f32[4]) -> f32[4] {{
+  %x = f32[4]{{0}} parameter(0)
+  ROOT %sum = f32[4]{{0}} all-reduce(%x), channel_id=1, replica_groups={groups}, to_apply=%add
+}}"""
+    assert program_work(text).collectives["all-reduce"] == count
+
+
 OF_A_TPU = """
 %body (state: (s32[], f32[4,4])) -> (s32[], f32[4,4]) {
   %state = (s32[], f32[4,4]) parameter(0)

@@ -9,7 +9,7 @@ import pytest
 from parallelism.hlo import program_work
 from tests.training.small import feed_of, small_setup
 from training.compile import compile_train_step
-from training.exchanges import expected_exchanges
+from training.exchanges import expected_exchanges, uncounted_exchanges
 
 EXPERTS = ("model.moe.num_experts=4", "model.moe.experts_per_token=2", "model.moe.expert_dim=16")
 LATENT = (
@@ -72,3 +72,12 @@ def test_expected_exchanges_are_those_of_the_compiled_step(name: str) -> None:
     # Compilers may sum over one axis after the other, and add some numbers for the metrics.
     summed = expected["reduce-scatter or all-reduce"] + expected["all-reduce"]
     assert summed <= found["all-reduce"] <= 2.1 * summed
+
+
+def test_the_plan_says_that_it_leaves_out_what_muon_exchanges() -> None:
+    words = {"fsdp=2": "muon", "data=2": "muon", "context=2": "adamw"}
+    setups = [
+        small_setup(f"optimizer={rule}", f"mesh.{mesh}", num_devices=2)
+        for mesh, rule in words.items()
+    ]
+    assert [len([*uncounted_exchanges(setup)]) for setup in setups] == [1, 0, 0]
