@@ -29,6 +29,7 @@ OTHERS = {
         jax.random.normal(key, shape, dtype), axis=0
     ),
     "integers": lambda key, shape, dtype: jax.random.randint(key, shape, 0, 9).astype(dtype),
+    "counts": lambda key, shape, dtype: jax.random.poisson(key, 3.0, shape).astype(dtype),
     "reversed": lambda key, shape, dtype: jax.random.normal(key, shape, dtype)[::-1],
     "one_row_more": lambda key, shape, dtype: jax.random.normal(
         key, (shape[0] + 1, *shape[1:]), dtype
@@ -97,7 +98,13 @@ def test_elementwise_initializers_of_any_origin_share_and_keep_their_bits(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"), [("fan_in", "float32"), ("integers", "float32"), ("jax_normal", "bfloat16")]
+    ("name", "dtype"),
+    [
+        ("fan_in", "float32"),
+        ("integers", "float32"),
+        ("counts", "float32"),
+        ("jax_normal", "bfloat16"),
+    ],
 )
 def test_others_are_drawn_whole_and_keep_their_bits(name, dtype):
     assert_drawn_by_definition({**ELEMENTWISE, **OTHERS}[name], dtype, 3)
