@@ -29,8 +29,10 @@ def compile_report(compiled: Compiled) -> str:
 
 
 def memory_sheet(executable: Any) -> Sheet:
-    """What the program holds in memory, and the sum of it."""
+    """What the program holds in memory, and the most that is held at once, if it is known."""
     known = _memory(executable)
+    peak = getattr(executable.memory_analysis(), "peak_memory_in_bytes", 0)
+    known |= {"most at once": peak} if peak else {}
     rows = [(name, f"{size:,}", f"{size / 2**30:.3f}") for name, size in known.items()]
     return Sheet("Memory", ("memory", "bytes", "GiB"), rows, numeric=("bytes", "GiB"))
 
