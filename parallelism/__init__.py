@@ -7,6 +7,7 @@ from parallelism.attention import (
     UnsupportedError,
     attended_pairs,
     attention,
+    attention_and_index_loss,
     balance,
 )
 from parallelism.exchange import exchange
@@ -35,6 +36,7 @@ __all__ = [
     "UnsupportedError",
     "attended_pairs",
     "attention",
+    "attention_and_index_loss",
     "balance",
     "exchange",
     "init_sharded",

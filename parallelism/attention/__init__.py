@@ -1,7 +1,7 @@
 """Context-parallel attention: strategies, layouts, masks and kernels behind one call."""
 
 from parallelism.attention.blocks import AttentionMask
-from parallelism.attention.dispatch import attention
+from parallelism.attention.dispatch import attention, attention_and_index_loss
 from parallelism.attention.plan import attended_pairs, balance, plan_attention
 from parallelism.attention.selection import Index
 from parallelism.attention.setup import AttentionSetup
@@ -15,6 +15,7 @@ __all__ = [
     "UnsupportedError",
     "attended_pairs",
     "attention",
+    "attention_and_index_loss",
     "balance",
     "plan_attention",
     "unsupported",

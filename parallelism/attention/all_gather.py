@@ -57,7 +57,7 @@ def backward(
         own, new = attend_backward(task.rule, own, saved, collected, work, weights=weights)
         return own, _give_back(before, new, starts, task)
 
-    return _each_portion(task, step, (own, no_gradients(keys)))
+    return _each_portion(task, step, (own, no_gradients(task.rule, keys)))
 
 
 def _each_portion(

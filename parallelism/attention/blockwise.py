@@ -17,7 +17,7 @@ from typing import Any, Final
 import jax
 import jax.numpy as jnp
 
-from parallelism.attention.loops import block_of, loop, no_gradients, with_block
+from parallelism.attention.loops import added, block_of, loop, no_gradients, with_block
 from parallelism.attention.narrow import attend_narrow, attend_narrow_backward
 from parallelism.attention.tiles import (
     NO_KEYS,
@@ -35,15 +35,16 @@ FLOOR: Final = -1e30
 """The least running maximum; masked scores lie far below, so that exp(score - FLOOR) is zero."""
 
 
-def begin(query: jax.Array, value_width: int, sinks: jax.Array | None) -> Softmax:
+def begin(rule: Rule, query: jax.Array, sinks: jax.Array | None) -> Softmax:
     """The softmax over no keys, or over the sinks [K, G] alone: scores without a value."""
     rows = query.shape[:-1]
-    out = jnp.zeros((*rows, value_width), jnp.float32)
+    out = jnp.zeros((*rows, rule.value_width), jnp.float32)
+    index = jnp.zeros(rows) if rule.trains_index else None
     if sinks is None:
-        return Softmax(jnp.full(rows, FLOOR), jnp.zeros(rows), out)
+        return Softmax(jnp.full(rows, FLOOR), jnp.zeros(rows), out, index)
     block = rows[-1] // sinks.shape[1]
     scores = jnp.repeat(sinks.astype(jnp.float32), block, axis=1)
-    return Softmax(jnp.broadcast_to(scores, rows), jnp.ones(rows), out)
+    return Softmax(jnp.broadcast_to(scores, rows), jnp.ones(rows), out, index)
 
 
 def attend(
@@ -62,12 +63,15 @@ def attend(
     return loop(0, work.num_pairs, add, softmax)
 
 
-def finish(softmax: Softmax) -> tuple[jax.Array, jax.Array]:
-    """Output float32 [n, B, K, G*t, Hv], zero for a row without keys, and its log-sum-exp."""
+def finish(softmax: Softmax) -> tuple[jax.Array, jax.Array, jax.Array | None]:
+    """Output float32 [n, B, K, G*t, Hv], zero for a row without keys, its log-sum-exp, and the
+    mean of its index scores, [n, B, K, G*t], if the index is trained.
+    """
     empty = softmax.total == 0
     total = jnp.where(empty, 1, softmax.total)
     lse = jnp.where(empty, NO_KEYS, softmax.maximum + jnp.log(total))
-    return softmax.out / total[..., None], lse
+    index = None if softmax.index is None else softmax.index / total
+    return softmax.out / total[..., None], lse, index
 
 
 def attend_backward(
@@ -78,14 +82,12 @@ def attend_backward(
         return attend_narrow_backward(rule, own, saved, keys, work, weights=weights)
 
     def add(
-        pair: jax.Array, gradients: tuple[jax.Array, KeyGradients]
-    ) -> tuple[jax.Array, KeyGradients]:
+        pair: jax.Array, gradients: tuple[OwnGradients, KeyGradients]
+    ) -> tuple[OwnGradients, KeyGradients]:
         i, j = work.pairs[pair]
-        dq, dk = gradients
+        own, dk = gradients
         q, k, run = block_of(saved, i), block_of(keys, j), block_of(work.runs, j)
-        dq_tile, dk_tile = rule.kernel.tile_gradients(rule, q, k, run)
-        dk_tile = jax.tree.map(jnp.add, block_of(dk, j), dk_tile)
-        return with_block(dq, block_of(dq, i) + dq_tile, i), with_block(dk, dk_tile, j)
+        own_tile, dk_tile = rule.kernel.tile_gradients(rule, q, k, run)
+        return added(own, own_tile, i), added(dk, dk_tile, j)
 
-    dq, dk = loop(0, work.num_pairs, add, (own.query, no_gradients(keys)))
-    return own._replace(query=dq), dk
+    return loop(0, work.num_pairs, add, (own, no_gradients(rule, keys)))

@@ -18,7 +18,16 @@ import jax.numpy as jnp
 from jax import lax
 from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
-from parallelism.attention.tiles import KeyGradients, Keys, Queries, Rule, Run, Saved, Softmax
+from parallelism.attention.tiles import (
+    KeyGradients,
+    Keys,
+    OwnGradients,
+    Queries,
+    Rule,
+    Run,
+    Saved,
+    Softmax,
+)
 
 ResultT = TypeVar("ResultT")
 
@@ -50,7 +59,7 @@ def add_tile(rule: Rule, old: Softmax, q: Queries, k: Keys, run: Run) -> Softmax
     )
 
 
-def tile_gradients(rule: Rule, q: Saved, k: Keys, run: Run) -> tuple[jax.Array, KeyGradients]:
+def tile_gradients(rule: Rule, q: Saved, k: Keys, run: Run) -> tuple[OwnGradients, KeyGradients]:
     """Gradients that a chunk of queries and a chunk of keys give each other."""
     query, out, out_gradient = (_by_head(x, rule) for x in (q.queries.query, q.out, q.out_gradient))
     lse = q.lse.reshape(query.shape[:3])
@@ -72,7 +81,8 @@ def tile_gradients(rule: Rule, q: Saved, k: Keys, run: Run) -> tuple[jax.Array, 
         )
 
     dq, dk, dv = (x.astype(jnp.float32) for x in _with_mask(rule, q.queries, run, backward))
-    return dq.reshape(q.queries.query.shape), KeyGradients(dk.swapaxes(-1, -2), dv.swapaxes(-1, -2))
+    own = OwnGradients(dq.reshape(q.queries.query.shape))
+    return own, KeyGradients(dk.swapaxes(-1, -2), dv.swapaxes(-1, -2))
 
 
 def _with_mask(

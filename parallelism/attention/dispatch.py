@@ -18,9 +18,9 @@ import jax.numpy as jnp
 from parallelism.attention import all_gather, ring, ulysses, xla
 from parallelism.attention.blocks import AttentionMask
 from parallelism.attention.plan import Plan, plan_attention
-from parallelism.attention.selection import Index, Numbered, Selecting, least_scores
+from parallelism.attention.selection import Index, Numbered, Selecting, choose
 from parallelism.attention.setup import AttentionSetup
-from parallelism.attention.sharded import Inputs, Problem, Tokens, attend_sharded
+from parallelism.attention.sharded import Inputs, Outputs, Problem, Tokens, attend_sharded
 from parallelism.attention.support import Request, choose_kernel
 from parallelism.attention.tiles import Expand, Rule, Task
 from parallelism.attention.tiling import repeat_heads
@@ -63,27 +63,49 @@ def attention(
     keys travel between ranks, and they are expanded a block at a time, backward again.
 
     Sparse attention: with `mask.top_k`, `index` scores the keys that each query may attend to, and
-    it attends to the `top_k` best of them (selection.py). No gradient goes through the index.
+    it attends to the `top_k` best of them (selection.py). No gradient goes through that choice:
+    `attention_and_index_loss` gives what an index is trained by.
 
     Raises ValueError where shapes, layout and mesh do not fit together, and by name for what the
     kernel or the strategy cannot do (see support.py).
     """
     tokens = (_per_token(segment_ids), _per_token(positions))
     inputs = Inputs(query, key, value, *tokens, sinks, weights)
-    wide = _key_value_shapes(inputs, expand)
+    return _attend(inputs, Scores(mask, scale, soft_cap, expand), index, setup).out
+
+
+def attention_and_index_loss(
+    query: jax.Array,
+    key: jax.Array,
+    value: jax.Array | None,
+    *,
+    mask: AttentionMask,
+    setup: AttentionSetup,
+    index: Index,
+    segment_ids: PerToken | None = None,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    expand: Expand | None = None,
+    weights: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array]:
+    """As `attention`, with the loss of the index for each query, float32 [B, T].
+
+    It is the cross entropy of the index's shares of the chosen keys, a softmax over its scores,
+    against the attention's, mean over heads; 0 where there is nothing to attend to. Its gradient
+    goes to the index alone, and that of the output does not.
+    """
+    inputs = Inputs(query, key, value, _per_token(segment_ids), weights=weights)
+    scores = Scores(mask, scale, soft_cap, expand, trains_index=True)
+    given = _attend(inputs, scores, index, setup)
+    return given.out, given.index_loss
+
+
+def _attend(inputs: Inputs, scores: Scores, index: Index | None, setup: AttentionSetup) -> Outputs:
+    wide = _key_value_shapes(inputs, scores.expand)
     _check(inputs, *wide, setup)
-    heads = Heads(query.shape[2], wide[0].shape[2], wide[1].shape[3])
-    scale = 1 / math.sqrt(query.shape[3]) if scale is None else scale
-    scores = Scores(mask, scale, soft_cap, expand)
+    heads = Heads(inputs.query.shape[2], wide[0].shape[2], wide[1].shape[3])
     kernel = choose_kernel(setup, _request(inputs, scores))
-    ways = setup.ways(setup.attending_spec(query.shape[0], heads.num_heads)[2])
-    inputs = _selecting(inputs, index, mask, setup)
-    copies = ways // math.gcd(heads.num_kv_heads, ways)
-    if copies > 1:
-        if expand is not None:
-            raise ValueError(f"{ways} ranks do not divide {heads.num_kv_heads} expanded heads")
-        inputs = inputs._replace(key=repeat_heads(key, copies), value=repeat_heads(value, copies))
-        heads = heads._replace(num_kv_heads=copies * heads.num_kv_heads)
+    inputs, heads = _shareable(_selecting(inputs, index, scores.mask, setup), heads, setup)
     if kernel == "splash":
         core = _by_splash(setup, inputs, scores)
     else:
@@ -93,13 +115,28 @@ def attention(
     return core(inputs)
 
 
+def _shareable(inputs: Inputs, heads: Heads, setup: AttentionSetup) -> tuple[Inputs, Heads]:
+    """With as many copies of key/value heads as it takes for ranks to share them."""
+    batch, num_kv_heads = inputs.query.shape[0], heads.num_kv_heads
+    ways = setup.ways(setup.attending_spec(batch, heads.num_heads)[2])
+    copies = ways // math.gcd(num_kv_heads, ways)
+    if copies == 1:
+        return inputs, heads
+    if inputs.value is None:
+        raise ValueError(f"{ways} ranks do not divide {num_kv_heads} expanded heads")
+    key, value = (repeat_heads(x, copies) for x in (inputs.key, inputs.value))
+    inputs = inputs._replace(key=key, value=value)
+    return inputs, heads._replace(num_kv_heads=copies * num_kv_heads)
+
+
 class Scores(NamedTuple):
-    """How scores come about."""
+    """How scores come about; a scale of None is 1/sqrt(H)."""
 
     mask: AttentionMask
-    scale: float
+    scale: float | None
     soft_cap: float | None
     expand: Expand | None
+    trains_index: bool = False
 
 
 class Heads(NamedTuple):
@@ -110,7 +147,7 @@ class Heads(NamedTuple):
     value_width: int
 
 
-Core = Callable[[Inputs], jax.Array]
+Core = Callable[[Inputs], Outputs]
 """Attention of arrays that are sharded as ranks need them."""
 
 
@@ -127,12 +164,13 @@ def _by_tiles(
         kernel=tile_kernel,
         expand=scores.expand,
         mask=scores.mask,
-        scale=scores.scale,
+        scale=_scale(scores, inputs),
         soft_cap=scores.soft_cap,
         groups=heads.num_heads // heads.num_kv_heads,
         value_width=heads.value_width,
         step=plan.key.step,
         keys_padded=plan.key.padded,
+        trains_index=scores.trains_index,
     )
     spec = setup.attending_spec(inputs.query.shape[0], heads.num_heads)
     strategy = ring if setup.strategy == "ring" else all_gather
@@ -149,7 +187,7 @@ def _by_splash(setup: AttentionSetup, inputs: Inputs, scores: Scores) -> Core:
     problem = splash.SplashProblem(
         mask=scores.mask,
         layout=setup.layout,
-        scale=scores.scale,
+        scale=_scale(scores, inputs),
         soft_cap=scores.soft_cap,
         mesh=setup.mesh,
         spec=setup.attending_spec(inputs.query.shape[0], inputs.query.shape[2]),
@@ -157,7 +195,11 @@ def _by_splash(setup: AttentionSetup, inputs: Inputs, scores: Scores) -> Core:
         expand=scores.expand,
         narrow_axis=None if scores.expand is None else setup.narrow_axis,
     )
-    return functools.partial(splash.attend_splash, problem)
+    return lambda inputs: Outputs(splash.attend_splash(problem, inputs))
+
+
+def _scale(scores: Scores, inputs: Inputs) -> float:
+    return 1 / math.sqrt(inputs.query.shape[3]) if scores.scale is None else scores.scale
 
 
 def _selecting(
@@ -174,8 +216,8 @@ def _selecting(
     positions = inputs.positions or Tokens(*order)
     segments = inputs.segments or Tokens(None, None)
     query, key = map(Numbered, positions, segments)
-    least = least_scores(index, (query, key), mask, setup)
-    selecting = Selecting(index.query, index.weights, least)
+    least, total = choose(index, (query, key), mask, setup)
+    selecting = Selecting(index.query, index.weights, least, total)
     return inputs._replace(selecting=selecting, index=index.key)
 
 

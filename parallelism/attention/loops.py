@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from parallelism.attention.stages import Stage, stack_stages
-from parallelism.attention.tiles import KeyGradients, Keys, Run, Work
+from parallelism.attention.tiles import KeyGradients, Keys, Rule, Run, Work
 
 TreeT = TypeVar("TreeT")
 
@@ -93,8 +93,13 @@ def with_block(tree: TreeT, new: TreeT, number: jax.Array) -> TreeT:
     return jax.tree.map(lambda x, y: lax.dynamic_update_index_in_dim(x, y, number, 0), tree, new)
 
 
-def no_gradients(keys: Keys) -> KeyGradients:
-    """Zeros for the gradients of some keys and values."""
-    arrays = Keys(keys.key, keys.value, None, None)
-    zeros = jax.tree.map(lambda x: jnp.zeros(x.swapaxes(-1, -2).shape, jnp.float32), arrays)
-    return KeyGradients(zeros.key, zeros.value)
+def added(tree: TreeT, new: TreeT, number: jax.Array) -> TreeT:
+    """The arrays with something added to one block of each."""
+    return with_block(tree, jax.tree.map(jnp.add, block_of(tree, number), new), number)
+
+
+def no_gradients(rule: Rule, keys: Keys) -> KeyGradients:
+    """Zeros for the gradients of some keys and values, and of their index if it is trained."""
+    key, value = jax.tree.map(lambda x: x.swapaxes(-1, -2), (keys.key, keys.value))
+    arrays = KeyGradients(key, value, keys.index if rule.trains_index else None)
+    return jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), arrays)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-from parallelism.attention.loops import block_of, loop, no_gradients, with_block
+from parallelism.attention.loops import added, block_of, loop, no_gradients, with_block
 from parallelism.attention.tiles import (
     KeyGradients,
     Keys,
@@ -56,20 +56,19 @@ def attend_narrow_backward(
         k = expanded(rule, narrow, weights)
 
         def add(
-            pair: jax.Array, gradients: tuple[jax.Array, KeyGradients]
-        ) -> tuple[jax.Array, KeyGradients]:
+            pair: jax.Array, gradients: tuple[OwnGradients, KeyGradients]
+        ) -> tuple[OwnGradients, KeyGradients]:
             i = work.pairs[pair, 0]
-            dq, dk = gradients
-            dq_tile, dk_tile = rule.kernel.tile_gradients(rule, block_of(saved, i), k, run)
-            dq = with_block(dq, block_of(dq, i) + dq_tile, i)
-            return dq, jax.tree.map(jnp.add, dk, dk_tile)
+            own, dk = gradients
+            own_tile, dk_tile = rule.kernel.tile_gradients(rule, block_of(saved, i), k, run)
+            return added(own, own_tile, i), jax.tree.map(jnp.add, dk, dk_tile)
 
-        dq, wide = loop(first, last, add, (own.query, no_gradients(k)))
+        rest, total = own._replace(weights=None), own.weights
+        rest, wide = loop(first, last, add, (rest, no_gradients(rule, k)))
         new, dw = _narrowed(rule, wide, narrow, weights)
-        new = jax.tree.map(jnp.add, block_of(dk, j), new)
-        return OwnGradients(dq, own.weights + dw), with_block(dk, new, j)
+        return rest._replace(weights=total + dw), added(dk, new, j)
 
-    return loop(0, work.num_visits, add_block, (own, no_gradients(keys)))
+    return loop(0, work.num_visits, add_block, (own, no_gradients(rule, keys)))
 
 
 def expanded(rule: Rule, narrow: Keys, weights: jax.Array) -> Keys:
@@ -89,4 +88,4 @@ def _narrowed(
     assert wide.value is not None
     tokens_first = (x.transpose(0, 3, 1, 2).astype(key.dtype) for x in (wide.key, wide.value))
     dk, dw = (x.astype(jnp.float32) for x in pull_back(tuple(tokens_first)))
-    return KeyGradients(dk.transpose(0, 2, 3, 1), None), dw
+    return KeyGradients(dk.transpose(0, 2, 3, 1), None, wide.index), dw

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,9 @@ from jax.sharding import PartitionSpec as P
 from parallelism.attention.blocks import AttentionMask
 from parallelism.attention.loops import block_of, loop, with_block
 from parallelism.attention.setup import AttentionSetup
+
+FLOOR: Final = -1e30
+"""The least largest score."""
 
 
 class Index(NamedTuple):
@@ -39,11 +42,12 @@ class Selecting(NamedTuple):
 
     query: Any  # [B, t, I, D]
     weights: Any  # float32 [B, t, I]
-    least: Any  # float32 [B, t]
+    least: Any  # float32 [B, t]: the score that a key needs
+    total: Any = None  # float32 [B, t]: log-sum-exp of the chosen keys' scores, if it is trained
 
-    def chosen(self, key_BsD: jax.Array) -> jax.Array:
-        """Whether each query attends to each key as far as the index goes: bool [B, t, s]."""
-        return index_scores(self.query, self.weights, key_BsD) >= self.least[:, :, None]
+    def scores(self, key_BsD: jax.Array) -> jax.Array:
+        """The scores of some keys, float32 [B, t, s]."""
+        return index_scores(self.query, self.weights, key_BsD)
 
 
 class Numbered(NamedTuple):
@@ -60,34 +64,38 @@ def index_scores(query: jax.Array, weights: jax.Array, key: jax.Array) -> jax.Ar
 
 
 @jax.named_scope("index")
-def least_scores(
-    index: Index, numbered: tuple[Numbered, Numbered], mask: AttentionMask, setup: AttentionSetup
-) -> jax.Array:
-    """The score that a key needs, float32 [B, T]; -inf where the mask leaves top_k keys or fewer.
+def choose(
+    index: Index,
+    numbered: tuple[Numbered, Numbered],
+    mask: AttentionMask,
+    setup: AttentionSetup,
+) -> tuple[jax.Array, jax.Array]:
+    """The score that a key needs, and the log-sum-exp of those that reach it: float32 [B, T] each.
 
+    The first is -inf where the mask leaves top_k keys or fewer, the second 0 where it leaves none.
     Every rank scores the keys of all tokens, which it gathers, against its own queries. Not
     differentiable: which keys are best does not change with a small step.
     """
     index = jax.tree.map(lax.stop_gradient, index)
     axis = setup.exchange_axis
-    body = functools.partial(_least_in_shard, mask=mask, axis=axis, block_size=setup.block_size)
+    body = functools.partial(_choose_in_shard, mask=mask, axis=axis, block_size=setup.block_size)
     if setup.mesh is None:
         return body(index, numbered)
     tokens = P(*setup.spec(index.query.shape[0], 1)[:2])
     specs = jax.tree.map(lambda _: tokens, (index, numbered))
     run = jax.shard_map(body, mesh=setup.mesh, in_specs=specs, out_specs=tokens, check_vma=False)
-    least: jax.Array = run(index, numbered)
-    return least
+    chosen: tuple[jax.Array, jax.Array] = run(index, numbered)
+    return chosen
 
 
-def _least_in_shard(
+def _choose_in_shard(
     index: Index,
     numbered: tuple[Numbered, Numbered],
     *,
     mask: AttentionMask,
     axis: str | None,
     block_size: int,
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
     """One rank's part, block of queries by block of queries."""
     top_k = mask.top_k
     assert top_k is not None
@@ -100,7 +108,7 @@ def _least_in_shard(
     num_key_blocks, _, s, _ = keys[0].shape
     num_blocks, batch, t = queries[2].position.shape
 
-    def of_queries(i: jax.Array, least: jax.Array) -> jax.Array:
+    def of_queries(i: jax.Array, chosen: tuple[jax.Array, jax.Array]) -> Any:
         block = block_of(queries, i)
 
         def of_keys(j: jax.Array, scores: jax.Array) -> jax.Array:
@@ -109,10 +117,21 @@ def _least_in_shard(
         scores = jnp.full((num_key_blocks, batch, t, s), -jnp.inf)
         scores = loop(0, num_key_blocks, of_keys, scores)
         row = scores.transpose(1, 2, 0, 3).reshape(batch, t, -1)[..., :num_keys]
-        return with_block(least, least_of_best(row, top_k), i)
+        least = least_of_best(row, top_k)
+        return with_block(chosen, (least, _log_sum(row, least)), i)
 
-    least = loop(0, num_blocks, of_queries, jnp.zeros((num_blocks, batch, t)))
-    return least.swapaxes(0, 1).reshape(batch, -1)[:, :num_queries]
+    zeros = jnp.zeros((num_blocks, batch, t))
+    chosen = loop(0, num_blocks, of_queries, (zeros, zeros))
+    least, total = (x.swapaxes(0, 1).reshape(batch, -1)[:, :num_queries] for x in chosen)
+    return least, total
+
+
+def _log_sum(scores: jax.Array, least: jax.Array) -> jax.Array:
+    """Log of the sum of exponentials of the scores that are high enough; 0 if none is."""
+    reaches = (scores >= least[..., None]) & ~jnp.isneginf(scores)
+    largest = jnp.max(scores, axis=-1, initial=FLOOR, where=reaches)
+    total = jnp.sum(jnp.exp(scores - largest[..., None]), axis=-1, where=reaches)
+    return jnp.where(total > 0, largest + jnp.log(jnp.maximum(total, 1)), 0.0)
 
 
 def _masked_scores(queries: Any, keys: Any, mask: AttentionMask) -> jax.Array:
@@ -167,7 +186,7 @@ def _kth_best(scores: jax.Array, k: int) -> jax.Array:
     return _from_ordered(loop(0, 32, add_bit, jnp.zeros(scores.shape[:-1], jnp.uint32)))
 
 
-_SIGN = np.uint32(1 << 31)
+_SIGN: Final = np.uint32(1 << 31)
 
 
 def _as_ordered(x: jax.Array) -> jax.Array:

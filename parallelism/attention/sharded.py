@@ -24,6 +24,7 @@ from parallelism.attention.blocks import Blocks
 from parallelism.attention.blockwise import begin, finish
 from parallelism.attention.loops import own_row
 from parallelism.attention.plan import Plan
+from parallelism.attention.selection import Selecting
 from parallelism.attention.tiles import (
     KeyGradients,
     Keys,
@@ -33,7 +34,7 @@ from parallelism.attention.tiles import (
     Softmax,
     Task,
 )
-from parallelism.attention.tiling import cut_heads, cut_tokens, join_heads
+from parallelism.attention.tiling import cut_heads, cut_tokens, join_heads, join_tokens
 
 
 class Tokens(NamedTuple):
@@ -103,6 +104,11 @@ class Problem:
         return Inputs(self.spec, keys, keys, tokens, tokens, P(heads), weights, tokens, tokens)
 
     @property
+    def token_spec(self) -> P:
+        """How [B, T] is sharded."""
+        return P(*self.spec[:2])
+
+    @property
     def narrow(self) -> bool:
         """Whether keys and values are made from something narrower, which all heads share."""
         return self.task.rule.expand is not None
@@ -123,22 +129,29 @@ class Problem:
         return tuple(axis for axis in _flat(*entries) if sizes.get(axis, 1) > 1)
 
 
+class Outputs(NamedTuple):
+    """What attention gives; index_loss is that of an index that is trained (selection.py)."""
+
+    out: Any  # [B, T, N, Hv]
+    index_loss: Any = None  # float32 [B, T] or None
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def attend_sharded(problem: Problem, inputs: Inputs) -> jax.Array:
-    """Attention [B, T, N, Hv] over whole arrays, in the dtype of the query."""
+def attend_sharded(problem: Problem, inputs: Inputs) -> Outputs:
+    """Attention over whole arrays, in the dtype of the query."""
     return _forward(problem, inputs)[0]
 
 
-def _forward(problem: Problem, inputs: Inputs) -> tuple[jax.Array, tuple[Any, ...]]:
-    out_specs = (problem.spec, problem.spec)
+def _forward(problem: Problem, inputs: Inputs) -> tuple[Outputs, tuple[Any, ...]]:
+    out_specs = (Outputs(problem.spec, problem.token_spec), problem.spec)
     run = problem.spread(_forward_shard, (problem.input_specs,), out_specs)
-    # A remat policy that keeps this name needs no second forward pass: both are under it.
-    out, lse = (checkpoint_name(x, "attention_out") for x in run(inputs))
-    return out, (inputs, out, lse)
+    # A remat policy that keeps this name needs no second forward pass: all are under it.
+    given, lse = jax.tree.map(lambda x: checkpoint_name(x, "attention_out"), run(inputs))
+    return given, (inputs, given.out, lse)
 
 
-def _backward(problem: Problem, kept: tuple[Any, ...], out_gradient: jax.Array) -> tuple[Inputs]:
-    inputs, out, lse = kept
+def _backward(problem: Problem, kept: tuple[Any, ...], gradients: Outputs) -> tuple[Inputs]:
+    (inputs, out, lse), (out_gradient, index_gradient) = kept, gradients
     # Else the compiler sees that the forward pass has made the same exchange, and keeps it.
     if problem.task.axis is not None:
         inputs, out_gradient = lax.optimization_barrier((inputs, out_gradient))
@@ -146,13 +159,11 @@ def _backward(problem: Problem, kept: tuple[Any, ...], out_gradient: jax.Array) 
         key, out_gradient = lax.optimization_barrier((inputs.key, out_gradient))
         inputs = inputs._replace(key=key)
     delta = jnp.sum(out.astype(jnp.float32) * out_gradient.astype(jnp.float32), axis=-1)
-    spec = problem.spec
-    in_specs = (problem.input_specs, spec, spec, spec, spec)
-    specs = problem.input_specs
-    out_specs = (specs.query, specs.key, specs.value, specs.weights)
-    run = problem.spread(_backward_shard, in_specs, out_specs)
-    dq, dk, dv, dw = run(inputs, lse, delta, out, out_gradient)
-    return (Inputs(dq, dk, dv, sinks=_sinks_gradient(inputs.sinks, lse, delta), weights=dw),)
+    spec, specs = problem.spec, problem.input_specs
+    in_specs = (specs, problem.token_spec, spec, spec, spec, spec)
+    run = problem.spread(_backward_shard, in_specs, specs)
+    found = run(inputs, index_gradient, lse, delta, out, out_gradient)
+    return (found._replace(sinks=_sinks_gradient(inputs.sinks, lse, delta)),)
 
 
 attend_sharded.defvjp(_forward, _backward)
@@ -166,36 +177,72 @@ def _sinks_gradient(sinks: jax.Array | None, lse: jax.Array, delta: jax.Array) -
     return -jnp.sum(weight * delta, axis=(0, 1)).astype(sinks.dtype)
 
 
-def _forward_shard(problem: Problem, inputs: Inputs) -> tuple[jax.Array, jax.Array]:
-    """Output and log-sum-exp, float32 [B, T, N], of one rank's queries."""
+def _forward_shard(problem: Problem, inputs: Inputs) -> tuple[Outputs, jax.Array]:
+    """Output, and log-sum-exp, float32 [B, T, N], of one rank's queries."""
     task, sinks = problem.task, inputs.sinks
     queries, keys = _cut(task, _with_all_tokens(problem, inputs))
     grouped = None if sinks is None else sinks.reshape(-1, task.rule.groups)
-    softmax = begin(queries.query, task.rule.value_width, grouped)
-    out, lse = finish(problem.strategy.forward(task, softmax, queries, keys, inputs.weights))
+    softmax = begin(task.rule, queries.query, grouped)
+    out, lse, index = finish(problem.strategy.forward(task, softmax, queries, keys, inputs.weights))
     blocks = task.plan.query
-    return join_heads(out.astype(inputs.query.dtype), blocks), join_heads(lse, blocks)
+    out = join_heads(out.astype(inputs.query.dtype), blocks)
+    return Outputs(out, _index_loss(problem, inputs, index)), join_heads(lse, blocks)
+
+
+def _index_loss(problem: Problem, inputs: Inputs, index: jax.Array | None) -> jax.Array | None:
+    """Cross entropy of the index's shares against those of the attention, mean over heads."""
+    if index is None:
+        return None
+    attended = join_heads(index, problem.task.plan.query).mean(-1)
+    return inputs.selecting.total - _mean_over(attended, problem.head_axes)
 
 
 def _backward_shard(
-    problem: Problem, inputs: Inputs, *per_query: jax.Array
-) -> tuple[jax.Array, jax.Array, jax.Array | None, jax.Array | None]:
-    """Gradients of one rank's queries, keys and values, and of the weights that all share."""
+    problem: Problem, inputs: Inputs, index_gradient: jax.Array | None, *per_query: jax.Array
+) -> Inputs:
+    """Gradients of one rank's queries, keys and values, of the weights that all share, and of
+    the index if it is trained.
+    """
     task, plan, weights = problem.task, problem.task.plan, inputs.weights
     queries, keys = _cut(task, _with_all_tokens(problem, inputs))
-    cut = (cut_heads(x, plan.query, queries.query.shape[2]) for x in per_query)
-    start = OwnGradients(*jax.tree.map(_zeros, (queries.query, weights)))
-    own, (dk, dv) = problem.strategy.backward(task, start, Saved(queries, *cut), keys, weights)
-    dw = own.weights
+    cut = [cut_heads(x, plan.query, queries.query.shape[2]) for x in per_query]
+    saved = Saved(queries, *cut)._replace(index_gradient=_cut_all(index_gradient, plan.query))
+    own, of_keys = problem.strategy.backward(
+        task, _no_own(task, queries, weights), saved, keys, weights
+    )
+    (dk, dv, _), dw = of_keys, own.weights
     if problem.narrow:  # each rank has the part of its tokens and of its heads
         dk, dw = _sum_over(dk, problem.head_axes), _sum_over(dw, problem.token_axes)
     dtype = inputs.query.dtype
-    return (
-        join_heads(own.query.astype(dtype), plan.query),
-        _of_own_tokens(problem, join_heads(dk.swapaxes(-1, -2), plan.key)).astype(dtype),
-        None if dv is None else join_heads(dv.swapaxes(-1, -2).astype(dtype), plan.key),
-        None if dw is None else dw.astype(weights.dtype),
+    gradients = Inputs(
+        query=join_heads(own.query.astype(dtype), plan.query),
+        key=_of_own_tokens(problem, join_heads(dk.swapaxes(-1, -2), plan.key)).astype(dtype),
+        value=None if dv is None else join_heads(dv.swapaxes(-1, -2).astype(dtype), plan.key),
+        weights=None if dw is None else dw.astype(weights.dtype),
     )
+    if not task.rule.trains_index:
+        return gradients
+    (by_query, by_weight), by_key = _index_gradients(problem, own.index, of_keys.index)
+    return gradients._replace(selecting=Selecting(by_query, by_weight, None), index=by_key)
+
+
+def _no_own(task: Task, queries: Queries, weights: Any) -> OwnGradients:
+    """Zeros for a rank's own gradients."""
+    of_index = None
+    if task.rule.trains_index:
+        of_index = (queries.selecting.query, queries.selecting.weights)
+    return jax.tree.map(_zeros, OwnGradients(queries.query, weights, of_index))
+
+
+def _index_gradients(problem: Problem, by_query: Any, by_key: jax.Array) -> Any:
+    """Those of index queries and weights, [B, T, ...], and of index keys, [B, S, D].
+
+    Each rank has compared with its own heads; the mean over all heads is the mean of those.
+    """
+    plan = problem.task.plan
+    by_query = jax.tree.map(lambda x: join_tokens(x, plan.query), by_query)
+    found = (by_query, join_tokens(by_key, plan.key))
+    return jax.tree.map(lambda x: _mean_over(x, problem.head_axes), found)
 
 
 def _zeros(x: jax.Array) -> jax.Array:
@@ -217,6 +264,10 @@ def _of_own_tokens(problem: Problem, gradient: jax.Array) -> jax.Array:
     if problem.narrow_axis is None:
         return gradient
     return lax.psum_scatter(gradient, problem.narrow_axis, scatter_dimension=1, tiled=True)
+
+
+def _mean_over(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:
+    return lax.pmean(x, axes) if axes else x
 
 
 def _sum_over(x: jax.Array, axes: tuple[str, ...]) -> jax.Array:

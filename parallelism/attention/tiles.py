@@ -28,7 +28,8 @@ class Rule:
     """How a score comes about and what computes it.
 
     `expand` makes keys and values from narrow keys, where those are what ranks exchange. Tokens of
-    a block lie `step` apart; `groups` is G, `value_width` Hv.
+    a block lie `step` apart; `groups` is G, `value_width` Hv. With `trains_index`, scores of the
+    index are compared with the attention that they choose keys for (selection.py).
     """
 
     kernel: TileKernel
@@ -40,6 +41,7 @@ class Rule:
     value_width: int
     step: int
     keys_padded: bool
+    trains_index: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class Softmax(NamedTuple):
     maximum: jax.Array  # float32 [n, B, K, G*t]
     total: jax.Array  # float32 [n, B, K, G*t]
     out: jax.Array  # float32 [n, B, K, G*t, Hv]
+    index: Any = None  # float32 [n, B, K, G*t]: index scores, weighted as the values are
 
 
 class Saved(NamedTuple):
@@ -104,6 +107,7 @@ class Saved(NamedTuple):
     delta: jax.Array  # float32 [n, B, K, G*t]: sum over Hv of output times its gradient
     out: jax.Array  # [n, B, K, G*t, Hv]
     out_gradient: jax.Array  # [n, B, K, G*t, Hv]
+    index_gradient: Any = None  # float32 [n, B, t]: of the index loss
 
 
 class KeyGradients(NamedTuple):
@@ -111,13 +115,15 @@ class KeyGradients(NamedTuple):
 
     key: jax.Array  # [n, B, K, H, s]
     value: Any  # [n, B, K, Hv, s] or None
+    index: Any = None  # [n, B, s, D] or None: tokens first
 
 
 class OwnGradients(NamedTuple):
     """Float32 gradients of what does not travel."""
 
     query: jax.Array  # [n, B, K, G*t, H]
-    weights: Any  # of `rule.expand`; None without it
+    weights: Any = None  # of `rule.expand`; None without it
+    index: Any = None  # of index queries and weights, [n, B, t, I, D] and [n, B, t, I], or None
 
 
 class TileKernel(Protocol):
@@ -128,5 +134,5 @@ class TileKernel(Protocol):
 
     def tile_gradients(
         self, rule: Rule, q: Saved, k: Keys, run: Run
-    ) -> tuple[jax.Array, KeyGradients]:
-        """Gradients of the queries, float32, and of the keys and values."""
+    ) -> tuple[OwnGradients, KeyGradients]:
+        """Gradients of the queries, and of the keys and values; those of the index if trained."""

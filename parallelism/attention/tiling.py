@@ -63,6 +63,11 @@ def cut_tokens(x: jax.Array, blocks: Blocks) -> jax.Array:
     return _blocked(x, blocks).swapaxes(0, 1)
 
 
+def join_tokens(x: jax.Array, blocks: Blocks) -> jax.Array:
+    """[n, B, t, ...] -> [B, T, ...], without the padding."""
+    return join_heads(x[:, :, None], blocks)[:, :, 0]
+
+
 def _blocked(x: jax.Array, blocks: Blocks) -> jax.Array:
     """[B, T, ...] -> [B, n, t, ...], every chunk padded to whole blocks."""
     batch, _, *rest = x.shape

@@ -16,18 +16,18 @@ import jax
 from jax import lax
 
 from parallelism.attention.setup import AttentionSetup
-from parallelism.attention.sharded import Inputs
+from parallelism.attention.sharded import Inputs, Outputs
 
 
 def attend_by_heads(
-    attend: Callable[[Inputs], jax.Array], inputs: Inputs, setup: AttentionSetup
-) -> jax.Array:
+    attend: Callable[[Inputs], Outputs], inputs: Inputs, setup: AttentionSetup
+) -> Outputs:
     """`attend`, which takes arrays that are sharded by heads, on arrays that are by tokens."""
     # Narrow keys are for all heads: `attend` gathers all tokens of them on every rank.
     by_head = inputs[:1] if inputs.value is None else inputs[:3]
     moved = (_exchange(x, setup, to_heads=True) for x in by_head)
-    out = attend(Inputs(*moved, *inputs[len(by_head) :]))
-    return _exchange(out, setup, to_heads=False)
+    given = attend(Inputs(*moved, *inputs[len(by_head) :]))
+    return given._replace(out=_exchange(given.out, setup, to_heads=False))
 
 
 @jax.named_scope("exchange")

@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import functools
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from parallelism import Layout
-from parallelism.attention import AttentionMask, AttentionSetup, Request, attention, unsupported
+from parallelism.attention import (
+    AttentionMask,
+    AttentionSetup,
+    Index,
+    Request,
+    attention,
+    attention_and_index_loss,
+    unsupported,
+)
 from parallelism.attention.selection import least_of_best
-from tests.parallelism.attention.case import Case, errors
+from tests.parallelism.attention import oracle
+from tests.parallelism.attention import oracle
+from tests.parallelism.attention.case import Case, difference, errors
 from tests.quick_compile import QUICK_COMPILE
 
 PACKED = ((7, 1, 9, 20), (48,))
@@ -79,3 +92,69 @@ def test_what_cannot_choose_keys_is_refused_by_name(strategy, kernel, found):
     assert reason is not None
     assert "model.indexer.top_k=9" in reason
     assert found in reason
+
+
+def index_oracle(case, weights_by_query):
+    """Losses of the index [B, T], and the gradients of their weighted sum, in NumPy float64."""
+    index = [np.asarray(x, np.float64) for x in case.index()]
+    query, key, *_ = (np.asarray(x, np.float64) for x in case.arrays())
+    place = np.arange(case.seq_len)
+    mask = oracle.allowed(place, place, case.causal, case.window, case.segments)
+    mask = oracle.best(mask, *index, case.top_k)
+    key = np.repeat(key, case.num_heads // case.num_kv_heads, axis=2)
+    scores = np.einsum("btnh,bsnh->bnts", query, key) * case.head_dim**-0.5
+    attended = softmax(np.where(mask[:, None], scores, -np.inf)).mean(1)
+    products = np.einsum("btid,bsd->btis", index[0], index[2])
+    own = np.einsum("bti,btis->bts", index[1], np.maximum(products, 0))
+    own = np.where(mask, own, -np.inf)
+    share = softmax(own)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        losses = -np.where(mask, attended * np.log(share), 0.0).sum(-1)
+    by_score = weights_by_query[..., None] * (share - attended)
+    by_product = by_score[:, :, None] * index[1][..., None] * (products > 0)
+    return losses, (
+        np.einsum("btis,bsd->btid", by_product, index[2]),
+        np.einsum("bts,btis->bti", by_score, np.maximum(products, 0)),
+        np.einsum("btis,btid->bsd", by_product, index[0]),
+    )
+
+
+def softmax(scores):
+    """Over the last dimension; zeros where all scores are -inf."""
+    weights = np.exp(scores - np.maximum(scores.max(-1, keepdims=True), -1e30))
+    return weights / np.maximum(weights.sum(-1, keepdims=True), 1e-300)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(top_k=5, cp=1, use_mesh=False, documents=PACKED),
+        Case(top_k=5, cp=4, documents=PACKED),
+        Case(top_k=7, layout="striped", cp=2, strategy="ring", tensor=2),
+    ],
+    ids=lambda case: f"{case.strategy}-{case.layout}-cp{case.cp}-top{case.top_k}",
+)
+def test_an_index_learns_what_the_attention_attends_to(case):
+    setup, rng = case.setup, np.random.default_rng(3)
+    by_query = rng.uniform(0.5, 1.5, (case.batch, case.seq_len)).astype(np.float32)
+    fold = setup.layout.fold
+    query, key, value, _ = (jnp.asarray(fold(x)) for x in case.arrays())
+    segments = None if case.segments is None else jnp.asarray(fold(case.segments))
+    index = Index(*(jnp.asarray(fold(x)) for x in case.index()))
+
+    @functools.partial(jax.jit, compiler_options=QUICK_COMPILE)
+    def run(index, query):
+        def losses(index, query):
+            return attention_and_index_loss(
+                query, key, value, mask=case.mask, setup=setup, index=index, segment_ids=segments
+            )
+
+        out, pull_back = jax.vjp(losses, index, query)
+        zero = jnp.zeros_like(out[0])
+        return out[1], *pull_back((zero, jnp.asarray(fold(by_query))))
+
+    losses, found, by_attention = run(index, query)
+    expected, gradients = index_oracle(case, by_query)
+    assert not np.asarray(by_attention).any()
+    for ours, right in zip((losses, *found), (expected, *gradients), strict=True):
+        assert difference(np.asarray(setup.layout.unfold(ours)), right) < 1e-5
