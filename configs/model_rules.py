@@ -77,6 +77,7 @@ def _latent(config: Config, _: Sizes) -> Iterator[str]:
 @rule(
     "model.indexer.num_heads",
     "model.indexer.head_dim",
+    "model.indexer.loss",
     "model.latent.kv_rank",
     "model.latent.query_rank",
     "model.latent.rope_dim",
@@ -84,6 +85,11 @@ def _latent(config: Config, _: Sizes) -> Iterator[str]:
 def _indexer(config: Config, _: Sizes) -> Iterator[str]:
     indexer, latent = config.model.indexer, config.model.latent
     if indexer.num_heads == 0:
+        if indexer.loss:
+            yield (
+                f"model.indexer.loss={indexer.loss} trains an indexer that is not there "
+                "(model.indexer.num_heads=0); 0 does without"
+            )
         return
     name = f"model.indexer.num_heads={indexer.num_heads}"
     if latent.kv_rank is None or latent.query_rank is None:

@@ -68,6 +68,11 @@ class IndexerConfig:
     num_heads: int = key("Heads that score keys; 0 has no indexer: every key is attended to.", 0)
     head_dim: int = key("Width of such a head; its first latent.rope_dim are rotated.", 128)
     top_k: int = key("Keys that a query attends to.", 2048)
+    loss: float = key(
+        "Factor of the loss that teaches the indexer what attention attends to among the chosen "
+        "keys; 0 leaves the indexer as it is.",
+        0.0,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,9 +132,7 @@ class ModelConfig:
     rope_interleaved: bool = key("Rotate pairs of neighbours (2i, 2i+1), not of halves.", False)
     rope_scaling: RopeScalingConfig = key("Scaling of the rotary frequencies.")
     latent: LatentConfig = key("Multi-head latent attention.", LatentConfig())
-    indexer: IndexerConfig = key(
-        "Sparse attention, over latents; its indexer is not trained.", IndexerConfig()
-    )
+    indexer: IndexerConfig = key("Sparse attention, over latents.", IndexerConfig())
     attention_bias: Literal["none", "qkv", "all"] = key(
         "Projections of the attention that add a bias; all includes the output's.", "none"
     )

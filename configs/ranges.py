@@ -75,6 +75,7 @@ RANGES: dict[str, Range] = {
     "model.indexer.num_heads": Range(low=0),
     "model.indexer.head_dim": _COUNT,
     "model.indexer.top_k": _COUNT,
+    "model.indexer.loss": Range(low=0),
     "model.query_scale": _POSITIVE,
     "model.attention_soft_cap": _POSITIVE,
     "model.logit_soft_cap": _POSITIVE,

@@ -13,7 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 from model.attention import Attend
 from model.latent_keys import LatentKeys
 from model.placement import Placement
-from parallelism import Index, attention
+from parallelism import Index, attention, attention_and_index_loss
 
 HEADS = ("batch", "sequence", "heads", None)
 KV_HEADS = ("batch", "sequence", "kv_heads", None)
@@ -33,8 +33,9 @@ def attend_within(placement: Placement, segment_ids_BT: jax.Array | None) -> Att
         expand: LatentKeys | None = None,
         weights: jax.Array | None = None,
         index: Index | None = None,
+        trains_index: bool = False,
         **rule: Any,
-    ) -> tuple[jax.Array, None]:
+    ) -> tuple[jax.Array, jax.Array | None]:
         if expand is not None and weights is not None:
             if _narrow_keys_travel(placement, expand, query_BTNH, weights):
                 key = checkpoint_name(key, "key")
@@ -44,7 +45,7 @@ def attend_within(placement: Placement, segment_ids_BT: jax.Array | None) -> Att
                 key, value = _expanded(placement, expand, key, weights)
         if index is not None:
             rule["index"] = _folded(placement, index)
-        out = attention(
+        given = (attention_and_index_loss if trains_index else attention)(
             placement.fold(query_BTNH, *HEADS),
             placement.fold(key, *(NARROW if value is None else KV_HEADS)),
             None if value is None else placement.fold(value, *KV_HEADS),
@@ -52,7 +53,10 @@ def attend_within(placement: Placement, segment_ids_BT: jax.Array | None) -> Att
             segment_ids=segment_ids_BT,
             **rule,
         )
-        return placement.unfold(out, *HEADS), None
+        out, index_loss = given if isinstance(given, tuple) else (given, None)
+        if index_loss is not None:
+            index_loss = placement.unfold(index_loss, "batch", "sequence")
+        return placement.unfold(out, *HEADS), index_loss
 
     return attend
 

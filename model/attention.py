@@ -40,8 +40,10 @@ class Attend(Protocol):
         expand: LatentKeys | None = None,
         weights: jax.Array | None = None,
         index: Index | None = None,
+        trains_index: bool = False,
     ) -> tuple[jax.Array, Any]:
-        """Returns the output [B, T, N, H] and whatever the caller wants back (a new cache).
+        """Returns the output [B, T, N, H] and whatever the caller wants back: a new cache, or the
+        loss of an index that is trained, float32 [B, T].
 
         Latent attention gives narrow keys, no values, and what makes both of them; and an index
         where the mask chooses keys.

@@ -70,8 +70,10 @@ def extend(model: Transformer, tokens_BT: jax.Array, cache: Cache) -> tuple[jax.
             expand: LatentKeys | None = None,
             weights: Any = None,
             index: Index | None = None,
+            trains_index: bool = False,
             **rule: Any,
         ) -> Any:
+            del trains_index
             filled = jax.tree.map(
                 lambda old, x: jax.lax.dynamic_update_slice_in_dim(old, x, cache.length, axis=1),
                 layer,

@@ -1,8 +1,9 @@
 """The indexer of sparse attention: a few light heads that score the keys of every query.
 
 Queries come from the latent of the attention's queries, one key a token and the weights of the
-heads from the residual stream. A query attends to the keys with the best scores, and no gradient
-comes back through that choice: the indexer stays as it is drawn or loaded.
+heads from the residual stream. A query attends to the keys with the best scores. No gradient comes
+back through that choice, and none leaves the indexer for the rest of the model: it learns from a
+loss of its own what the attention attends to, or stays as it is drawn or loaded.
 
 Source: DeepSeek-V3.2 (arXiv:2512.02556), section 2.1, without its Hadamard rotation, which changes
 no product, and without its 8-bit floats.
@@ -41,7 +42,8 @@ class Indexer(nnx.Module):
         self.weights = Projection("BTD,DI->BTI", (dim, heads), ("embed", None), *rest)
         self.scale, self.rope_dim = (heads * width) ** -0.5, config.latent.rope_dim
         self.placement = placement
-        _freeze(self)
+        if config.indexer.loss == 0:
+            _freeze(self)
 
     def __call__(
         self, x_BTD: jax.Array, latent_BTR: jax.Array, rope: tuple[jax.Array, jax.Array] | None

@@ -89,6 +89,7 @@ class LatentAttention(nnx.Module):
             expand=self.expand,
             weights=self.kv_up.whole_kernel(x_BTD.dtype),
             index=index,
+            trains_index=self.config.indexer.loss > 0,
         )
         return self.out(checkpoint_name(out, "attention_out")), extra
 

@@ -32,6 +32,14 @@ class Output(NamedTuple):
     loads: list[Load | None]
 
 
+class Activations(NamedTuple):
+    """The end of a model but for its output head."""
+
+    x: jax.Array  # [B, T, D] in the compute dtype
+    loads: list[Load | None]  # as in Output
+    index_losses: jax.Array | None  # float32 [L, B, T], where an indexer is trained
+
+
 class Head(NamedTuple):
     """What makes logits of the last activations: a matrix [D, V], or, tied, the table [V, D]."""
 
@@ -84,26 +92,26 @@ class Transformer(nnx.Module):
         segment_ids_BT: jax.Array | None = None,
     ) -> Output:
         """As calling it, with the load of the experts."""
-        x_BTD, loads = self.activations(tokens_BT, positions_BT, segment_ids_BT)
-        return Output(self.logits(x_BTD), loads)
+        found = self.activations(tokens_BT, positions_BT, segment_ids_BT)
+        return Output(self.logits(found.x), found.loads)
 
     def activations(
         self,
         tokens_BT: jax.Array,
         positions_BT: jax.Array | None = None,
         segment_ids_BT: jax.Array | None = None,
-    ) -> tuple[jax.Array, list[Load | None]]:
-        """What the output head reads, [B, T, D] in the compute dtype, and the experts' loads."""
+    ) -> Activations:
+        """What the output head reads, and what the losses beside it do."""
         if positions_BT is None:
             order = self.placement.row_layout.permutation(tokens_BT.shape[1])
             positions_BT = jnp.broadcast_to(order, tokens_BT.shape)
         segments = segment_ids_BT if self.placement.packed else None
         attend = attend_within(self.placement, segments)
         valid = None if segment_ids_BT is None else segment_ids_BT > 0
-        x_BTD, _, loads = self.apply_layers(
+        x_BTD, index_losses, loads = self.apply_layers(
             self.embed(tokens_BT), positions_BT, lambda _: attend, valid_BT=valid
         )
-        return self.final_norm(x_BTD), loads
+        return Activations(self.final_norm(x_BTD), loads, index_losses)
 
     def embed(self, tokens_BT: jax.Array) -> jax.Array:
         """Rows of the embedding table, [B, T, D] in the compute dtype."""

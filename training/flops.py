@@ -48,7 +48,8 @@ def step_flops(specs: Any, model: ModelConfig, rows: int, seq_len: int, causal: 
     """Forward and backward of one optimizer step: 6 a parameter and token, 12 N H a pair and layer.
 
     `causal` counts the pairs that attend, T (T+1) / 2 without a window; otherwise the full square.
-    Of sparse attention these are the chosen pairs, and 2 I H for each pair that its index scores.
+    Of sparse attention these are the chosen pairs, and 2 I H for each pair that its index scores,
+    4 I H more for each that is chosen where the indexer is trained.
     What remat computes again is not counted (model FLOPs, as in the PaLM paper's MFU).
     """
     latent = model.latent
@@ -59,7 +60,8 @@ def step_flops(specs: Any, model: ModelConfig, rows: int, seq_len: int, causal: 
         windows = [min(window or seq_len, indexer.top_k) for window in windows]
     pairs = sum(_pairs(seq_len, window, causal) for window in windows)
     attention = 6 * model.num_heads * (model.head_dim + value_dim) * pairs
-    attention += 2 * indexer.num_heads * indexer.head_dim * scored
+    learned = 2 * pairs if indexer.loss else 0
+    attention += 2 * indexer.num_heads * indexer.head_dim * (scored + learned)
     return rows * (6 * matmul_parameters(specs, model) * seq_len + attention)
 
 

@@ -23,7 +23,7 @@ from training.imported import starts_from_folder
 # Weights fit any value of these keys: how a model is run and trained, and its rotary frequencies,
 # which stretch it to longer rows.
 _RUNNING = frozenset(f"model.{name}" for name in RUNNING)
-_TRAINING = frozenset(["model.moe.correction_rate", "model.moe.balance_loss"])
+_TRAINING = frozenset(["model.moe.correction_rate", "model.moe.balance_loss", "model.indexer.loss"])
 _ROTARY = frozenset(
     key for key in leaves() if key.startswith(("model.rope_scaling.", "model.rope_theta"))
 ) | {"model.rope_local_theta"}

@@ -126,9 +126,9 @@ class TrainLoop:
     def _values(
         self, values: dict[str, Any], rate: float, times: dict[str, float]
     ) -> dict[str, Any]:
-        shown = ("loss", "grad_norm", "param_norm", "padding_fraction")
+        shown = ("loss", "grad_norm", "param_norm", "padding_fraction", "index_loss")
         return {
-            **{name: float(values[name]) for name in shown},
+            **{name: float(values[name]) for name in shown if name in values},
             "learning_rate": rate,
             **times,
             **self.rates.values(float(values["weight"]), times["step_time_seconds"]),

@@ -34,6 +34,12 @@ METRICS: dict[str, Metric] = {
     "grad_norm": Metric(
         "learning/grad_norm", "", "Global norm of the gradient before clipping.", True
     ),
+    "index_loss": Metric(
+        "learning/index_loss",
+        "nats per token",
+        "Cross entropy of the indexer's shares of the chosen keys against the attention's, mean "
+        "over layers; where `model.indexer.loss` trains it.",
+    ),
     "param_norm": Metric("learning/param_norm", "", "Global norm of the parameters."),
     "learning_rate": Metric(
         "learning/current_learning_rate", "", "Learning rate of this step's update.", True

@@ -106,12 +106,12 @@ def new_state(setup: Setup) -> tuple[TrainState, dict[str, float]]:
     With init.from_hf the parameters are read from there, and nothing is drawn.
     """
     config, start = setup.config, time.perf_counter()
-    if config.model.indexer.num_heads and config.init.from_hf is None:
+    indexer = config.model.indexer
+    if indexer.num_heads and not indexer.loss and config.init.from_hf is None:
         log.warning(
-            "model.indexer.num_heads=%d: the indexer is drawn at random and not trained, so it "
-            "chooses keys at random; init.from_hf brings a trained one, and "
-            "model.indexer.num_heads=0 attends to every key",
-            config.model.indexer.num_heads,
+            "model.indexer.loss=0: the indexer is drawn at random and not trained, so it chooses "
+            "keys at random; model.indexer.loss=1 trains it, init.from_hf brings a trained one, "
+            "and model.indexer.num_heads=0 attends to every key"
         )
     plan = init_plan(setup)
     parameters = plan.run(jax.random.key(config.seed))

@@ -30,6 +30,7 @@ class Sums(NamedTuple):
     loss: jax.Array
     weight: jax.Array
     loads: list[Load | None]
+    index_loss: jax.Array | None  # where an indexer is trained, mean over layers
 
 
 def batch_sums(model: Transformer, parameters: Any, batch: Batch, logits_bytes: int) -> Sums:
@@ -38,21 +39,30 @@ def batch_sums(model: Transformer, parameters: Any, batch: Batch, logits_bytes: 
     Logits of more than `logits_bytes` on a device are made in pieces (loss_pieces.py).
     """
     filled = with_parameters(model, parameters)
-    x, loads = filled.activations(batch["tokens"], batch["positions"], batch["segment_ids"])
+    found = filled.activations(batch["tokens"], batch["positions"], batch["segment_ids"])
     with jax.named_scope("loss"):
-        losses = model_losses(filled, x, batch["targets"], logits_bytes)
-        return Sums(*weighted_sum(losses, batch["weights"]), loads)
+        losses = model_losses(filled, found.x, batch["targets"], logits_bytes)
+        loss, weight = weighted_sum(losses, batch["weights"])
+        index_loss = None
+        if found.index_losses is not None:
+            index_loss, _ = weighted_sum(found.index_losses.mean(0), batch["weights"])
+        return Sums(loss, weight, found.loads, index_loss)
 
 
 def objective(
     model: Transformer, parameters: Any, batch: Batch, logits_bytes: int
 ) -> tuple[jax.Array, Sums]:
-    """What is minimised, times the number of scored tokens: their loss and the experts' balance."""
+    """What is minimised, times the number of scored tokens: their loss, the experts' balance and
+    the indexers' loss.
+    """
     sums = batch_sums(model, parameters, batch, logits_bytes)
-    loads, factor = [load for load in sums.loads if load], model.config.moe.balance_loss
-    if not loads or factor == 0:
-        return sums.loss, sums
-    return sums.loss + factor * balance_loss(loads) * sums.weight, sums
+    total, config = sums.loss, model.config
+    loads = [load for load in sums.loads if load]
+    if loads and config.moe.balance_loss:
+        total = total + config.moe.balance_loss * balance_loss(loads) * sums.weight
+    if sums.index_loss is not None:
+        total = total + config.indexer.loss * sums.index_loss
+    return total, sums
 
 
 def make_train_step(
@@ -100,6 +110,8 @@ def make_train_step(
             "param_norm": global_norm(kept.parameters),
             "finite": finite,
         }
+        if sums.index_loss is not None:
+            metrics["index_loss"] = sums.index_loss / jnp.maximum(weight, 1.0)
         if layer_stats is not None:
             metrics["layers"] = layer_stats.measure(kept.step, grads, kept.parameters)
         return kept, metrics

@@ -174,7 +174,9 @@ def _check_same(read: ModelConfig, wanted: ModelConfig) -> None:
     """Refuses a model that does not come back as it was."""
     same = {name: getattr(wanted, name) for name in RUNNING}
     moe = {name: getattr(wanted.moe, name) for name in _TRAINING}
-    read = dataclasses.replace(read, **same, moe=dataclasses.replace(read.moe, **moe))
+    same["moe"] = dataclasses.replace(read.moe, **moe)
+    same["indexer"] = dataclasses.replace(read.indexer, loss=wanted.indexer.loss)
+    read = dataclasses.replace(read, **same)
     differing = [
         f"model.{field.name}={getattr(wanted, field.name)}"
         for field in dataclasses.fields(ModelConfig)

@@ -21,7 +21,6 @@ from parallelism.attention import (
 )
 from parallelism.attention.selection import least_of_best
 from tests.parallelism.attention import oracle
-from tests.parallelism.attention import oracle
 from tests.parallelism.attention.case import Case, difference, errors
 from tests.quick_compile import QUICK_COMPILE
 
