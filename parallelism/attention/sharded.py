@@ -223,7 +223,8 @@ def _backward_shard(
     if not task.rule.trains_index:
         return gradients
     (by_query, by_weight), by_key = _index_gradients(problem, own.index, of_keys.index)
-    return gradients._replace(selecting=Selecting(by_query, by_weight, None), index=by_key)
+    selecting = Selecting(by_query.astype(inputs.selecting.query.dtype), by_weight, None)
+    return gradients._replace(selecting=selecting, index=by_key.astype(inputs.index.dtype))
 
 
 def _no_own(task: Task, queries: Queries, weights: Any) -> OwnGradients:

@@ -7,6 +7,7 @@ import functools
 
 import jax
 import numpy as np
+import pytest
 
 from tests.model.reference_case import Case, declared
 from tests.model.test_references import OWN
@@ -20,17 +21,18 @@ class Indexed(Case):
     """The reference of DeepSeek-V3.2, whose indexer is trained."""
 
     loss: float = 0.0
+    dtype: str = "float32"
 
     def model_config(self, config_json="config.json"):
         config = super().model_config(config_json)
         indexer = dataclasses.replace(config.indexer, loss=self.loss)
-        return dataclasses.replace(config, indexer=indexer)
+        return dataclasses.replace(config, indexer=indexer, compute_dtype=self.dtype)
 
 
 @functools.cache
-def measured(loss, **sizes):
+def measured(loss, dtype="float32", **sizes):
     """Loss of the index of a packed batch; gradients of the indexer and of all else, by name."""
-    case = Indexed(OWN / "deepseek_v32", loss)
+    case = Indexed(OWN / "deepseek_v32", loss, dtype)
     setup, parameters = declared(case, sizes or {"data": 1})
     batch = Feed(setup.mesh, setup.rules, setup.layout)(case.batches()[1])
 
@@ -68,3 +70,11 @@ def test_the_loss_is_that_of_every_mesh():
     other_loss, others, _ = measured(2.0, context=2, tensor=2, fsdp=2)
     np.testing.assert_allclose(other_loss, index_loss, rtol=1e-6)
     assert_close(others, indexer)
+
+
+def test_an_indexer_learns_in_bfloat16():
+    index_loss, indexer, _ = measured(2.0)
+    other_loss, others, _ = measured(2.0, "bfloat16", context=2)
+    assert other_loss == pytest.approx(index_loss, rel=0.05)
+    assert all(np.isfinite(g).all() and g.any() for g in others.values())
+    assert others.keys() == indexer.keys()
