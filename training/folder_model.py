@@ -20,14 +20,14 @@ from model.hf.config_json import RUNNING, meaning, read_config
 from model.hf.folder import CONFIG, read_json
 from training.imported import starts_from_folder
 
-# Weights fit any value of these keys: how a model is run and trained, and its rotary frequencies,
-# which stretch it to longer rows.
+# Weights fit any value of these keys: how a model is run and trained, how many keys are chosen, and
+# rotary frequencies, which stretch it to longer rows.
 _RUNNING = frozenset(f"model.{name}" for name in RUNNING)
 _TRAINING = frozenset(["model.moe.correction_rate", "model.moe.balance_loss", "model.indexer.loss"])
 _ROTARY = frozenset(
     key for key in leaves() if key.startswith(("model.rope_scaling.", "model.rope_theta"))
 ) | {"model.rope_local_theta"}
-_FREE = _RUNNING | _TRAINING | _ROTARY
+_FREE = _RUNNING | _TRAINING | _ROTARY | {"model.indexer.top_k"}
 # These count even where the command leaves them out: a folder says nothing of them.
 _OF_FOLDTEXT = _RUNNING - {"model.name", "model.init_std"}
 

@@ -39,7 +39,7 @@ def hyperparameters(config: OptimizerConfig, learning_rate: float) -> Hyperparam
 
 
 def update_rule(config: OptimizerConfig, specs: Any, roles: Any) -> Rule:
-    """The optimizer as a function of its numbers.
+    """The optimizer as a function of its numbers, whose state and updates are float32.
 
     `specs` (tree of ParamSpec) and `roles` (tree of Role) say what each parameter is. The state
     that `rule(numbers).init` makes has the same form for all numbers.
@@ -48,13 +48,28 @@ def update_rule(config: OptimizerConfig, specs: Any, roles: Any) -> Rule:
     scale = _SCALES[config.name]
 
     def rule(numbers: Hyperparameters) -> optax.GradientTransformation:
-        return optax.chain(
-            scale(numbers, specs, roles),
-            optax.add_decayed_weights(numbers["weight_decay"], mask=decays),
-            optax.scale(-numbers["learning_rate"]),
+        return _in_float32(
+            optax.chain(
+                scale(numbers, specs, roles),
+                optax.add_decayed_weights(numbers["weight_decay"], mask=decays),
+                optax.scale(-numbers["learning_rate"]),
+            )
         )
 
     return rule
+
+
+def _in_float32(rule: optax.GradientTransformation) -> optax.GradientTransformation:
+    """The rule for parameters of any dtype, whose moments a bfloat16 would not move."""
+
+    def init(params: Any) -> optax.OptState:
+        return rule.init(jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params))
+
+    def update(grads: Any, state: Any, params: Any = None) -> tuple[Any, optax.OptState]:
+        grads, params = jax.tree.map(lambda x: x.astype(jnp.float32), (grads, params))
+        return rule.update(grads, state, params)
+
+    return optax.GradientTransformation(init, update)
 
 
 def global_norm(tree: Any) -> jax.Array:

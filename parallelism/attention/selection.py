@@ -171,7 +171,9 @@ def least_of_best(scores: jax.Array, count: int) -> jax.Array:
         return jnp.full(scores.shape[:-1], -jnp.inf)
     last = _kth_best(scores, count)
     after = jnp.max(scores, axis=-1, initial=-jnp.inf, where=scores < last[..., None])
-    return jnp.where(jnp.isneginf(after), after, last / 2 + after / 2)
+    between = last / 2 + after / 2
+    between = jnp.where(between > after, between, last)  # neighbours have nothing between them
+    return jnp.where(jnp.isneginf(after), after, between)
 
 
 def _kth_best(scores: jax.Array, k: int) -> jax.Array:

@@ -20,6 +20,7 @@ from tests.training.small import (
 from training.compile import compile_train_step
 from training.optimizer import clip, hyperparameters
 from training.state import TrainState
+from training.step import make_train_step
 
 B1, B2, EPS = 0.9, 0.95, 1e-8
 
@@ -121,6 +122,21 @@ def test_moments_lie_like_their_parameters() -> None:
 def _shardings(tree: Any) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(path): leaf.sharding for path, leaf in leaves}
+
+
+@pytest.mark.parametrize("name", ["adamw", "lion", "sgd", "muon", "adafactor"])
+def test_a_step_takes_the_state_that_a_step_gives(name: str) -> None:
+    """Compiled once, with moments that are float32 whatever the parameters are."""
+    setup = small_setup("model.param_dtype=bfloat16", f"optimizer.name={name}")
+    before = setup.abstract_state()
+    step = make_train_step(setup.model, setup.rule, setup.config.train)
+    batch = {name: jnp.asarray(x) for name, x in random_batch(setup).items()}
+    after, _ = jax.eval_shape(step, before, batch, hyperparameters(setup.config.optimizer, 0.1))
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), after) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), before
+    )
+    moments = [x.dtype for x in jax.tree.leaves(after.optimizer) if x.ndim]
+    assert moments and set(moments) == {jnp.dtype("float32")}
 
 
 def test_many_microbatches_lose_nothing_of_a_gradient_in_bfloat16() -> None:

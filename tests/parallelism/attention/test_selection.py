@@ -58,6 +58,13 @@ def test_the_least_score_lies_between_the_last_chosen_and_the_next(count):
     assert (least > ordered[:, count]).all()
 
 
+def test_neighbouring_floats_are_told_apart():
+    for one in (np.float32(1), np.float32(3e-30), np.float32(-2.5)):
+        scores = np.array([[one, np.nextafter(one, np.float32(np.inf)), -9.0]], np.float32)
+        chosen = scores >= np.asarray(least_of_best(jnp.asarray(scores), 1))[:, None]
+        assert chosen.tolist() == [[False, True, False]]
+
+
 def test_keys_that_share_the_last_place_all_count():
     scores = jnp.array([[3.0, 1.0, 1.0, 1.0, 0.0, -0.0], [0.0, -0.0, -1.0, -2.0, -3.0, -4.0]])
     chosen = np.asarray(scores >= least_of_best(scores, 2)[:, None])
