@@ -149,3 +149,17 @@ def test_many_microbatches_lose_nothing_of_a_gradient_in_bfloat16() -> None:
         same = {name: np.repeat(x, 512, axis=0) for name, x in row.items()}
         norms[grad_accum] = float(train_steps(setup, [same])[1][0]["grad_norm"])
     assert norms[512] == pytest.approx(norms[1], rel=1e-2)
+
+
+def test_an_indexer_that_is_trained_comes_to_choose_as_the_attention_does() -> None:
+    latent = ("kv_rank=8", "query_rank=8", "nope_dim=4", "rope_dim=4", "value_dim=8")
+    indexer = ("num_heads=4", "head_dim=8", "top_k=6", "loss=1")
+    setup = small_setup(
+        *(f"model.latent.{word}" for word in latent),
+        *(f"model.indexer.{word}" for word in indexer),
+        *("model.num_kv_heads=8", "model.num_layers=1", "optimizer.lr=0.01"),
+    )
+    _, metrics = train_steps(setup, [random_batch(setup)] * 20)
+    losses = [float(values["index_loss"]) for values in metrics]
+    assert np.isfinite(losses).all()
+    assert losses[-1] < losses[0]
